@@ -270,6 +270,32 @@ impl PullError {
         }
     }
 
+    /// Whether the content itself was refused, so that another form of the image may do where this one cannot.
+    ///
+    /// `false` for every failure of the network, of access and of this node: another form would fail too, after the
+    /// same traffic.
+    pub(crate) fn refuses_content(&self) -> bool {
+        match self {
+            PullError::Layer { .. }
+            | PullError::DigestMismatch { .. }
+            | PullError::Malformed { .. }
+            | PullError::Unsupported { .. }
+            | PullError::TooLarge { .. }
+            | PullError::NotFound { .. } => true,
+            PullError::Network { .. }
+            | PullError::Timeout { .. }
+            | PullError::IdleTimeout { .. }
+            | PullError::DiskFull { .. }
+            | PullError::Status { .. }
+            | PullError::Store(_)
+            | PullError::Denied { .. }
+            | PullError::Access { .. }
+            | PullError::Credentials { .. }
+            | PullError::NoPlatform { .. }
+            | PullError::Cancelled => false,
+        }
+    }
+
     pub(crate) fn malformed(what: impl Into<String>, problem: impl ToString) -> Self {
         PullError::Malformed { what: what.into(), problem: problem.to_string() }
     }
@@ -281,6 +307,52 @@ impl From<StoreError> for PullError {
             PullError::DiskFull { problem: error.to_string(), missing: None }
         } else {
             PullError::Store(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_refused_content_is_replaced_by_another_form_of_the_image() {
+        let text = || "x".to_owned();
+        let digest = || Digest::sha256(b"x");
+        let (host, what, problem, detail) = (text, text, text, text);
+        let limit = Duration::from_secs(1);
+        let io = || StoreError::io("opening", "/x")(io::Error::from(io::ErrorKind::PermissionDenied));
+        let status = |status| PullError::Status { host: host(), what: what(), status, detail: detail() };
+        let refused = [
+            PullError::Layer { layer: digest(), problem: problem() },
+            PullError::DigestMismatch { what: what(), expected: digest(), actual: Digest::sha256(b"y") },
+            PullError::malformed("x", "y"),
+            PullError::Unsupported { what: what(), problem: problem() },
+            PullError::TooLarge { what: what(), limit: text() },
+            PullError::NotFound { host: host(), what: what(), detail: detail() },
+        ];
+        let others = [
+            PullError::Network { host: host(), what: what(), problem: problem() },
+            PullError::Timeout { reference: text(), limit },
+            PullError::IdleTimeout { host: host(), what: what(), limit },
+            PullError::Denied { host: host(), what: what(), anonymous: true, detail: detail() },
+            PullError::Access {
+                reason: Box::new(PullError::NotFound { host: host(), what: what(), detail: detail() }),
+            },
+            PullError::Credentials { origin: text(), problem: problem() },
+            PullError::NoPlatform { reference: text(), wanted: text(), offered: text() },
+            PullError::DiskFull { problem: problem(), missing: None },
+            PullError::Store(io()),
+            PullError::Cancelled,
+            status(403),
+            status(429),
+            status(503),
+        ];
+        for error in refused {
+            assert!(error.refuses_content() && !error.recoverable(), "{error}");
+        }
+        for error in others {
+            assert!(!error.refuses_content(), "{error}");
         }
     }
 }

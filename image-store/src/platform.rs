@@ -72,6 +72,11 @@ impl Platform {
         Self { os_features: vec![EROFS.to_owned()], ..self }
     }
 
+    /// The same machine, which mounts no such layers.
+    pub(crate) fn without_erofs(&self) -> Self {
+        Self { os_features: Vec::new(), ..self.clone() }
+    }
+
     /// Whether the layers of images for it are EROFS images.
     pub(crate) fn is_erofs(&self) -> bool {
         self.os_features.iter().any(|feature| feature == EROFS)

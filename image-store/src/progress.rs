@@ -43,6 +43,11 @@ pub enum PullEvent {
         /// The reason.
         Wait,
     ),
+    /// The native form of the image was refused. The pull goes on with the original.
+    NativeRefused {
+        /// What was refused, and why.
+        problem: String,
+    },
     /// The manifest is known.
     Resolved {
         /// Its digest.

@@ -7,7 +7,7 @@ use super::{
     lease_guard::{LeaseGuard, Restored},
     puller::Puller,
     request::{Image, PullRequest},
-    resolve::resolve,
+    resolve::{report_refusal, resolve, resolve_original},
     resolved::{ResolutionSource, Resolved},
 };
 use crate::{
@@ -31,32 +31,67 @@ pub(crate) async fn acquire(
     let reference = request.reference.clone();
     let mut request = request.clone();
     progress.report(PullEvent::Started { reference: reference.clone() });
-    let (resolved, source) = match resolve(puller, &mut request, started, &progress).await? {
-        (resolved, source) if request.pin => pinned(&resolved, source),
-        resolved => resolved,
+    let (resolved, source) = resolve(puller, &mut request, started, &progress).await?;
+    let pull = Pull { puller, request: &request, owner, progress: &progress, token: &token };
+    let (resolved, (fetched, sources)) = match pull.prepare(&resolved, source).await {
+        Err(refusal) if refusal.refuses_content() && resolved.record.has_an_original() => {
+            let original = match resolve_original(puller, &request, &resolved, &progress).await {
+                Err(error) if error.recoverable() => return Err(error),
+                original => original.map_err(|_| refusal.clone())?,
+            };
+            report_refusal(&progress, &reference, &refusal);
+            let prepared = pull.prepare(&original, ResolutionSource::Registry).await?;
+            (original, prepared)
+        }
+        prepared => (resolved, prepared?),
     };
-    let manifest = resolved.record.manifest.clone();
-    let layers = without_duplicates(&resolved.record.layers, |layer| &layer.diff_id);
-    let diff_ids = layers.iter().map(|layer| layer.diff_id.clone()).collect();
-    let lease = Lease::unfinished(owner, reference.clone(), manifest.clone(), diff_ids);
-    let guard = LeaseGuard::begin(puller, &lease, &token).await?;
-    let work = || {
-        let lease = (lease.clone(), guard.restored());
-        make_ready(puller, &request, (&resolved, source), lease, Arc::clone(&progress), &token)
-    };
-    let ready = match work().await {
-        Err(error) if puller.reclaim_space(&error).await => work().await,
-        ready => ready,
-    };
-    let (fetched, sources) = guard.end(puller, ready, &layers).await?;
     progress.report(PullEvent::Done {
-        digest: manifest.clone(),
+        digest: resolved.record.manifest.clone(),
         bytes: fetched.unwrap_or(0),
         elapsed: started.elapsed(),
         cached: fetched.is_none(),
     });
-    let MountSources { layers, copy_only } = sources;
-    Ok(Image { reference, digest: manifest.to_string(), layers, copy_only, config: resolved.run.clone() })
+    let (MountSources { layers, copy_only }, digest) = (sources, resolved.record.manifest.to_string());
+    Ok(Image { reference, digest, layers, copy_only, config: resolved.run.clone() })
+}
+
+/// What the steps of a pull share.
+struct Pull<'a> {
+    puller: &'a Arc<Puller>,
+    request: &'a PullRequest,
+    owner: LeaseOwner,
+    progress: &'a Arc<dyn Progress>,
+    token: &'a TaskToken,
+}
+
+impl Pull<'_> {
+    /// Leases a resolved image and makes it ready. Returns the received bytes, if a layer was missing, and what to
+    /// mount. After a failure the lease is as before.
+    async fn prepare(
+        &self,
+        resolved: &Arc<Resolved>,
+        source: ResolutionSource,
+    ) -> Result<(Option<u64>, MountSources), PullError> {
+        let Self { puller, request, owner, progress, token } = self;
+        let (resolved, source) = match request.pin {
+            true => pinned(resolved, source),
+            false => (Arc::clone(resolved), source),
+        };
+        let record = &resolved.record;
+        let layers = without_duplicates(&record.layers, |layer| &layer.diff_id);
+        let diff_ids = layers.iter().map(|layer| layer.diff_id.clone()).collect();
+        let lease = Lease::unfinished(owner.clone(), record.reference.clone(), record.manifest.clone(), diff_ids);
+        let guard = LeaseGuard::begin(puller, &lease, token).await?;
+        let work = || {
+            let lease = (lease.clone(), guard.restored());
+            make_ready(puller, request, (&resolved, source), lease, Arc::clone(progress), token)
+        };
+        let ready = match work().await {
+            Err(error) if puller.reclaim_space(&error).await => work().await,
+            ready => ready,
+        };
+        guard.end(puller, ready, &layers).await
+    }
 }
 
 /// The record of a name that the node's administrator pins.

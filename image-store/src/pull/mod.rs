@@ -11,6 +11,7 @@ mod acquire;
 pub(crate) mod answers;
 mod cancel;
 mod disk_space;
+mod documents;
 mod download;
 mod grants;
 mod lease_guard;

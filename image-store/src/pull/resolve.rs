@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Instant};
 
-use bytes::Bytes;
 use layer::Digest;
 
 use super::{
     access,
+    documents::{Documents, Refused, documents},
     puller::Puller,
     request::PullRequest,
     resolve_cache::requester,
@@ -16,12 +16,10 @@ use crate::{
     blocking::blocking,
     credentials::{self, CredentialSources},
     error::PullError,
-    manifest::{self, Descriptor, Document, MAX_INDEX_DEPTH, Manifest},
-    native,
     progress::{Progress, PullEvent, Wait},
     reference::Reference,
     registry::Session,
-    store::{self, Access, ImageRecord, LayerRecord},
+    store::{self, Access, ImageRecord},
 };
 
 /// Resolves the name of a request. Adds credentials to the request if a registry has to be asked for anything.
@@ -62,8 +60,51 @@ pub(super) async fn resolve(
             Ok((Arc::new(recorded), source))
         }
         recorded => {
-            let resolved = resolve_at_registry(puller, request, recorded, (started, progress)).await?;
+            let resolved = resolve_at_registry(puller, request, (recorded, &Form::Best), (started, progress)).await?;
             Ok((resolved, ResolutionSource::Registry))
+        }
+    }
+}
+
+/// Resolves the name of a request to the original of an image whose native form was refused.
+pub(super) async fn resolve_original(
+    puller: &Arc<Puller>,
+    request: &PullRequest,
+    native: &Resolved,
+    progress: &Arc<dyn Progress>,
+) -> Result<Arc<Resolved>, PullError> {
+    let form = Form::OriginalOf(native.record.resolved.clone());
+    let recorded = (Some(native.clone()), &form);
+    let resolved = resolve_at_registry(puller, request, recorded, (Instant::now(), progress)).await?;
+    if resolved.record.has_native_layers() {
+        let problem = "the index has no other form of the image";
+        return Err(PullError::Unsupported { what: request.reference.to_string(), problem: problem.to_owned() });
+    }
+    let record = ImageRecord { pinned: native.record.pinned, ..resolved.record.clone() };
+    Ok(Arc::new(Resolved { record, ..(*resolved).clone() }))
+}
+
+/// Reports that the pull goes on with the original.
+pub(super) fn report_refusal(progress: &Arc<dyn Progress>, image: &Reference, refusal: &PullError) {
+    tracing::warn!(%image, %refusal, "the native image is refused, its original is used");
+    progress.report(PullEvent::NativeRefused { problem: refusal.to_string() });
+}
+
+/// Which form of an image is wanted.
+#[derive(Debug, PartialEq, Eq)]
+enum Form {
+    /// The native form if this machine mounts it, otherwise the original.
+    Best,
+    /// The original in the index with this digest, even if the name has another index by now.
+    OriginalOf(Digest),
+}
+
+impl Form {
+    /// Whether what was just resolved has this form. Pure.
+    fn is_form_of(&self, record: &ImageRecord) -> bool {
+        match self {
+            Form::Best => true,
+            Form::OriginalOf(index) => record.resolved == *index && !record.has_native_layers(),
         }
     }
 }
@@ -80,7 +121,7 @@ async fn add_credentials(sources: &CredentialSources, request: &mut PullRequest)
 async fn resolve_at_registry(
     puller: &Arc<Puller>,
     request: &PullRequest,
-    recorded: Option<Resolved>,
+    (recorded, form): (Option<Resolved>, &Form),
     (started, progress): (Instant, &Arc<dyn Progress>),
 ) -> Result<Arc<Resolved>, PullError> {
     let credentials = puller.endpoints.credentials(request.caller());
@@ -88,11 +129,12 @@ async fn resolve_at_registry(
     let requester = requester(&request.reference, credentials.as_ref());
     let name_lock = puller.resolved.lock(&requester);
     let _holder = name_lock.lock().await;
-    if let Some(resolved) = puller.resolved.get(&requester, started) {
+    let known = puller.resolved.get(&requester, started);
+    if let Some(resolved) = known.filter(|known| form.is_form_of(&known.record)) {
         return Ok(resolved);
     }
     let before = recorded.as_ref().map(|recorded| (recorded.record.resolved.clone(), recorded.record.access.clone()));
-    let mut resolved = ask(puller, request, recorded, progress).await?;
+    let mut resolved = ask(puller, request, (recorded, form), progress).await?;
     let record = &mut resolved.record;
     // Access to other content may differ, so only the access to the same content is kept.
     record.access =
@@ -108,34 +150,36 @@ async fn resolve_at_registry(
 async fn ask(
     puller: &Puller,
     request: &PullRequest,
-    recorded: Option<Resolved>,
+    (recorded, form): (Option<Resolved>, &Form),
     progress: &Arc<dyn Progress>,
 ) -> Result<Resolved, PullError> {
+    // What was recorded is in the refused form.
+    let wanted = (recorded.as_ref().filter(|_| *form == Form::Best), form);
     let mut sessions = puller.endpoints.sessions(request.caller(), &puller.limits, progress)?;
     // The registry itself comes last, and its failure is the one that is reported.
     let last = sessions.pop();
     for session in &sessions {
-        match ask_one(puller, request, session, recorded.as_ref()).await {
+        match ask_one(puller, (request, progress), session, wanted).await {
             Ok(resolved) => return Ok(resolved),
             Err(error) => tracing::info!(mirror = session.host.name(), %error, "the mirror does not help"),
         }
     }
     match last {
-        Some(session) => ask_one(puller, request, &session, recorded.as_ref()).await,
+        Some(session) => ask_one(puller, (request, progress), &session, wanted).await,
         None => Err(PullError::malformed(request.reference.to_string(), "no registry to ask")),
     }
 }
 
 async fn ask_one(
     puller: &Puller,
-    request: &PullRequest,
+    (request, progress): (&PullRequest, &Arc<dyn Progress>),
     session: &Session,
-    recorded: Option<&Resolved>,
+    (recorded, form): (Option<&Resolved>, &Form),
 ) -> Result<Resolved, PullError> {
     let reference = &request.reference;
-    let name = match (reference.digest(), reference.tag()) {
-        (Some(digest), _) => digest.as_str(),
-        (None, tag) => tag.unwrap_or("latest"),
+    let name = match (form, reference.digest(), reference.tag()) {
+        (Form::OriginalOf(digest), ..) | (Form::Best, Some(digest), _) => digest.as_str(),
+        (Form::Best, None, tag) => tag.unwrap_or("latest"),
     };
     if let Some(recorded) = recorded {
         // A request for the digest only does not count as a pull at registries that limit pulls.
@@ -150,12 +194,23 @@ async fn ask_one(
         }
     }
     let (bytes, resolved) = session.manifest(name).await?;
-    let (manifest_bytes, manifest_digest, manifest) =
-        select(puller, reference, session, bytes, resolved.clone()).await?;
-    let config = session.small_blob(&manifest.config).await?;
-    let what = format!("config {}", manifest.config.digest);
-    let document = manifest::parse_config(&what, &config)?;
-    let layers = pair_layers(&what, &manifest, &document.diff_ids, puller.limits.layers)?;
+    let (best, original) = (puller.platform.clone(), puller.platform.without_erofs());
+    let look = |machine| documents(puller, (reference, machine), session, (bytes.clone(), resolved.clone()));
+    let documents = match form {
+        Form::OriginalOf(_) => look(&original).await,
+        Form::Best => match look(&best).await {
+            Err(Refused { native: true, error: refusal }) if refusal.refuses_content() => {
+                let found = look(&original).await;
+                if found.is_ok() {
+                    report_refusal(progress, reference, &refusal);
+                }
+                found.map_err(|Refused { error, .. }| if error.recoverable() { error } else { refusal }.into())
+            }
+            found => found,
+        },
+    };
+    let Documents { manifest, manifest_digest, config, config_digest, document, layers } =
+        documents.map_err(|Refused { error, .. }| error)?;
     if document.platform.distance(&puller.platform).is_none() {
         tracing::warn!(image = %reference, platform = %document.platform, "the image was made for another platform");
     }
@@ -163,63 +218,14 @@ async fn ask_one(
         reference: reference.clone(),
         resolved,
         manifest: manifest_digest,
-        config: manifest.config.digest,
+        config: config_digest,
         layers,
         pulled_at: store::now(),
         loaded: false,
         pinned: false,
         access: Access::default(),
     };
-    Ok(Resolved { record, manifest: manifest_bytes, config, run: document.config })
-}
-
-/// Follows indexes to the manifest for this machine.
-async fn select(
-    puller: &Puller,
-    reference: &Reference,
-    session: &Session,
-    mut bytes: Bytes,
-    mut digest: Digest,
-) -> Result<(Bytes, Digest, Manifest), PullError> {
-    for _ in 0..=MAX_INDEX_DEPTH {
-        let what = format!("{reference}: {digest}");
-        let entries = match manifest::parse_document(&what, &bytes)? {
-            Document::Manifest(manifest) => return Ok((bytes, digest, manifest)),
-            Document::Index(entries) => entries,
-        };
-        let chosen = manifest::choose(reference, &entries, &puller.platform)?;
-        (bytes, digest) = session.manifest(chosen.digest.as_str()).await?;
-        if bytes.len() as u64 != chosen.size {
-            let problem = format!("its size is {} bytes by the index, but {} arrived", chosen.size, bytes.len());
-            return Err(PullError::malformed(what, problem));
-        }
-    }
-    Err(PullError::malformed(reference.to_string(), format!("indexes nested more than {MAX_INDEX_DEPTH} deep")))
-}
-
-/// Pairs the blobs of the manifest with the diff ids of the config. Pure.
-fn pair_layers(
-    what: &str,
-    manifest: &Manifest,
-    diff_ids: &[Digest],
-    limit: usize,
-) -> Result<Vec<LayerRecord>, PullError> {
-    if manifest.layers.len() != diff_ids.len() {
-        let problem = format!("it names {} layers, the manifest {}", diff_ids.len(), manifest.layers.len());
-        return Err(PullError::malformed(what, problem));
-    }
-    if diff_ids.len() > limit {
-        return Err(PullError::TooLarge { what: format!("{what}: the number of layers"), limit: limit.to_string() });
-    }
-    let pair = |(layer, diff_id): (&Descriptor, &Digest)| {
-        let refuse = |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
-        let native = native::of_layer(&layer.media_type, &layer.annotations).map_err(refuse)?;
-        if native.is_some() && layer.digest != *diff_id {
-            return Err(refuse("an EROFS layer whose diff id is not the digest of its blob"));
-        }
-        Ok(LayerRecord { blob: layer.digest.clone(), size: layer.size, diff_id: diff_id.clone(), native })
-    };
-    manifest.layers.iter().zip(diff_ids).map(pair).collect()
+    Ok(Resolved { record, manifest, config, run: document.config })
 }
 
 #[cfg(test)]

@@ -138,6 +138,15 @@ impl ImageRecord {
         self.layers.iter().any(|layer| layer.native.is_some())
     }
 
+    /// Whether an index chose the native image of this record, so that its original may take its place. Pure.
+    ///
+    /// A name with the digest of the native manifest forbids any other, also if the record came from the index.
+    pub(crate) fn has_an_original(&self) -> bool {
+        let chosen_by_index = self.resolved != self.manifest;
+        let allowed = self.reference.digest().is_none_or(|digest| *digest == self.resolved);
+        self.has_native_layers() && chosen_by_index && allowed
+    }
+
     /// The record to write when this one is saved over the record on disk; `None`: the record on disk stays. Pure.
     ///
     /// Another process may have saved its record since ours was read. The access that it learned for the same content
@@ -230,5 +239,26 @@ mod tests {
         // Access to other content is not merged.
         assert_eq!(ours.over(Some(record("new", 9, &["c"])), registry, 99), Some(ours.clone()));
         assert_eq!(ours.over(Some(record("new", 1000, &["c"])), registry, 99), Some(ours.clone()));
+    }
+
+    #[test]
+    fn only_a_native_image_that_an_index_chose_has_an_original() {
+        let [index, manifest] = ["index", "manifest"].map(|name| Digest::sha256(name.as_bytes()));
+        let native = NativeLayer { metadata: 4096, hash_root: manifest.clone() };
+        let of = |name: &str, resolved: &Digest, native: Option<&NativeLayer>| {
+            let layer =
+                LayerRecord { blob: manifest.clone(), size: 1, diff_id: manifest.clone(), native: native.cloned() };
+            let record = record("manifest", 1, &[]);
+            let (reference, resolved) = (name.parse().unwrap(), resolved.clone());
+            ImageRecord { reference, resolved, layers: vec![layer], ..record }.has_an_original()
+        };
+        let by_digest = |digest: &Digest| format!("r.example/a@{digest}");
+        assert!(of("r.example/a:1", &index, Some(&native)));
+        assert!(of(&by_digest(&index), &index, Some(&native)));
+        assert!(!of("r.example/a:1", &index, None));
+        assert!(!of("r.example/a:1", &manifest, Some(&native)));
+        // The digest of the native manifest forbids its original, also if the index is known by another name.
+        assert!(!of(&by_digest(&manifest), &index, Some(&native)));
+        assert!(!of(&by_digest(&manifest), &manifest, Some(&native)));
     }
 }

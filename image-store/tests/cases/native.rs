@@ -1,12 +1,18 @@
 //! Native images: layers that are EROFS images in the registry.
 
-use std::{fs, os::unix::fs::FileExt, path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex},
+};
 
 use fixtures::{
     image::{Built, Document, Entry, Image, Layer, archive, digest},
-    registry::DockerRegistry,
+    registry::{Action, DockerRegistry, Fault},
 };
-use image_store::{LayerFormat, Store, StoreConfig};
+use image_store::{LayerFormat, Progress, PullError, PullEvent, PullRequest, Silent, Store, StoreConfig};
 use layer::{
     Converted, Limits,
     digest::Algorithm,
@@ -14,7 +20,7 @@ use layer::{
 };
 use serde_json::{Value, json};
 
-use crate::common::{Bench, config, describe, noise, shown};
+use crate::common::{Bench, config, describe, noise, request, shown};
 
 /// Converts the blob of a layer, on a thread of its own: it blocks.
 pub fn convert(blob: &[u8]) -> (Vec<u8>, Converted) {
@@ -199,38 +205,142 @@ async fn a_node_that_mounts_images_no_longer_takes_the_archives() {
     assert!(image.layers.iter().all(|layer| layer.is_dir()));
 }
 
+type Change = fn(&mut Vec<u8>, &mut Value);
+
+/// What an image may have that our writer did not make.
+const CHANGES: [(&str, Change); 9] = [
+    ("a socket", |image, _| image[4096 + 64 + 5] = 0xc0),
+    ("another magic number", |image, _| image[1024] ^= 1),
+    ("an unknown feature", |image, _| image[1024 + 80] |= 0x40),
+    ("a reserved byte", |image, _| image[5] = 1),
+    ("a byte of the hash tree", |image, _| *image.last_mut().unwrap() = 1),
+    ("the data of a file", |image, layer| {
+        let metadata: usize = layer["annotations"]["org.oci-rs.native.metadata"].as_str().unwrap().parse().unwrap();
+        image[metadata] ^= 1;
+    }),
+    ("more bytes", |image, _| image.extend([0; 4096])),
+    ("fewer bytes", |image, _| image.truncate(image.len() - 4096)),
+    ("another root", |_, layer| layer["annotations"]["org.oci-rs.native.verity"] = json!(digest(b"x"))),
+];
+
+/// Pulls an image, and returns the reasons for which a native form was refused.
+async fn pull_noting(bench: &Bench, reference: &str) -> (Result<image_store::Image, PullError>, Vec<String>) {
+    let noted = Arc::new(Noted::default());
+    let pulled = bench.store.acquire(request(reference), "task", Arc::clone(&noted) as Arc<dyn Progress>).await;
+    let refusals = noted.0.lock().unwrap().clone();
+    (pulled, refusals)
+}
+
+/// Collects the refusals of a pull.
+#[derive(Default)]
+struct Noted(Mutex<Vec<String>>);
+
+impl Progress for Noted {
+    fn report(&self, event: PullEvent) {
+        if let PullEvent::NativeRefused { problem } = event {
+            self.0.lock().unwrap().push(problem);
+        }
+    }
+}
+
+/// An image of one layer with a marker.
+fn marked() -> Built {
+    Image::new().layer(Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "x")])).build()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_our_writer_did_not_make_is_refused() {
     let Some(bench) = Bench::in_images() else { return };
-    type Change = fn(&mut Vec<u8>, &mut Value);
-    let changes: [(&str, Change); 8] = [
-        ("a socket", |image, _| image[4096 + 64 + 5] = 0xc0),
-        ("a reserved byte", |image, _| image[5] = 1),
-        ("a byte of the hash tree", |image, _| *image.last_mut().unwrap() = 1),
-        ("the data of a file", |image, layer| {
-            let metadata: usize = layer["annotations"]["org.oci-rs.native.metadata"].as_str().unwrap().parse().unwrap();
-            image[metadata] ^= 1;
-        }),
-        ("more bytes", |image, _| image.extend([0; 4096])),
-        ("fewer bytes", |image, _| image.truncate(image.len() - 4096)),
-        ("another root", |_, layer| layer["annotations"]["org.oci-rs.native.verity"] = json!(digest(b"x"))),
-        ("more metadata", |_, layer| layer["annotations"]["org.oci-rs.native.metadata"] = json!("40960000")),
-    ];
-    let image = Image::new().layer(Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "x")])).build();
-    for (at, (what, change)) in changes.into_iter().enumerate() {
-        let built = with_native(&image, change);
-        let error = bench.pull(&bench.push(&format!("team/app:{at}"), &built)).await.expect_err(what);
-        assert!(!error.recoverable(), "{what}: {error}");
+    for (at, (what, change)) in CHANGES.into_iter().enumerate() {
+        let built = with_native(&marked(), change);
+        bench.push(&format!("team/app-{at}:1"), &built);
+        // The manifest itself is named, so there is no other.
+        let own = bench.registry.reference(&format!("team/app-{at}@{}", native_manifest(&built)));
+        let (error, refusals) = pull_noting(&bench, &own).await;
+        let error = error.expect_err(what);
+        assert!(!error.recoverable() && refusals.is_empty(), "{what}: {error} {refusals:?}");
         bench.assert_clean();
         assert_eq!(bench.layer_count(), 0, "{what}");
     }
-    // An image without our annotations is no choice, and its archives are.
-    let foreign = with_native(&image, |_, layer| layer["annotations"] = json!({}));
-    let error = bench.pull(&bench.push("team/app:foreign", &foreign)).await.unwrap_err();
-    assert!(error.to_string().contains("oci-rs did not make"), "{error}");
-    let whole = with_native(&image, |_, _| ());
+    let whole = with_native(&marked(), |_, _| ());
     let pulled = bench.pull(&bench.push("team/app:whole", &whole)).await.unwrap();
     assert_eq!(fs::read(shown(&pulled.layers[0]).join("etc/marker")).unwrap(), b"x");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_original_replaces_a_native_image_that_is_refused() {
+    let Some(bench) = Bench::in_images() else { return };
+    let more: [(&str, Change); 2] = [
+        ("more metadata", |_, layer| layer["annotations"]["org.oci-rs.native.metadata"] = json!("40960000")),
+        ("no annotations", |_, layer| layer["annotations"] = json!({})),
+    ];
+    for (at, (what, change)) in CHANGES.into_iter().chain(more).enumerate() {
+        let built = with_native(&marked(), change);
+        let name = bench.push(&format!("team/app:{at}"), &built);
+        let (image, refusals) = pull_noting(&bench, &name).await;
+        let image = image.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(image.digest, manifest_of_archives(&built), "{what}");
+        assert_eq!(fs::read(shown(&image.layers[0]).join("etc/marker")).unwrap(), b"x");
+        let layer = &built.blobs[built.blobs.len() - 2].0;
+        let [refusal] = &refusals[..] else { panic!("{what}: {refusals:?}") };
+        assert!(what == "no annotations" || refusal.contains(layer), "{what}: {refusal}");
+        // The node keeps the original, and does not try the native image again.
+        bench.registry.forget_requests();
+        let forced = PullRequest { force: true, ..request(&name) };
+        let again = bench.store.acquire(forced, "task", Arc::new(Silent)).await.unwrap();
+        assert_eq!((again.digest, bench.registry.count("/blobs/")), (image.digest, 0), "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_original_replaces_a_native_image_with_a_part_that_is_damaged_or_missing() {
+    let Some(bench) = Bench::in_images() else { return };
+    let built = with_native(&marked(), |_, _| ());
+    let (layer, config) = (built.blobs[built.blobs.len() - 2].clone(), built.blobs.last().unwrap().clone());
+    let zeros = |length: usize| Action::Body(vec![b' '; length]);
+    let missing = || Action::Status(404, Vec::new());
+    let manifest = native_manifest(&built);
+    for (at, (path, action)) in [
+        (&layer.0, zeros(layer.1.len())),
+        (&layer.0, missing()),
+        (&config.0, zeros(config.1.len())),
+        (&config.0, missing()),
+        (&manifest, zeros(2)),
+        (&manifest, missing()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let what = format!("{path} {action:?}");
+        let name = bench.push(&format!("team/app:{at}"), &built);
+        bench.registry.fault(Fault::on(path, action));
+        let (image, refusals) = pull_noting(&bench, &name).await;
+        assert_eq!(image.unwrap().digest, manifest_of_archives(&built), "{what}");
+        assert!(refusals.len() == 1 && refusals[0].contains(path.as_str()), "{what}: {refusals:?}");
+        bench.registry.heal();
+    }
+    // A registry that has a problem of its own is asked again later.
+    let name = bench.push("team/app:busy", &built);
+    bench.registry.fault(Fault::on(&layer.0, Action::Status(503, Vec::new())));
+    let (error, refusals) = pull_noting(&bench, &name).await;
+    assert!(error.unwrap_err().recoverable() && refusals.is_empty(), "{refusals:?}");
+    bench.registry.heal();
+    assert_eq!(pull_noting(&bench, &name).await.0.unwrap().digest, manifest);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_without_an_original_gives_the_refusal() {
+    let Some(bench) = Bench::in_images() else { return };
+    let mut built = with_native(&marked(), |image, _| image[5] = 1);
+    let index = built.manifests.pop().unwrap();
+    let mut entries: Value = serde_json::from_slice(&index.bytes).unwrap();
+    let list = entries["manifests"].as_array_mut().unwrap();
+    list.drain(..list.len() - 1);
+    built.manifests.push(Document::new(&index.media_type, entries.to_string()));
+    let (error, refusals) = pull_noting(&bench, &bench.push("team/app:1", &built)).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, PullError::Layer { .. }) && refusals.is_empty(), "{error} {refusals:?}");
+    bench.assert_clean();
 }
 
 /// Converts the layout in an archive.

@@ -9,10 +9,11 @@ use fixtures::{
     busybox::{self, Images},
     image::{Compression, Entry, Layer, archive},
     must::Must,
-    registry::DockerRegistry,
+    registry::{Action, DockerRegistry, Fault, Registry},
     wait::{eventually, seconds},
 };
 use kit::{node::Node, plugin::Plugin};
+use proto::driver::DriverTaskEvent;
 use rustix::mount::{FsOpenFlags, fsopen};
 use serde_json::json;
 
@@ -168,6 +169,43 @@ async fn the_operator_can_choose_layer_directories() {
     let mut plugin = node.launch_with(directories).await;
     assert_eq!(output(&node, &mut plugin, &third, "cat /third").await, "3");
     assert_eq!(forms(&node), (3, 0));
+    node.finish(plugin).await;
+}
+
+/// A registry serves zeros for a native layer.
+#[tokio::test]
+async fn a_damaged_native_image_is_replaced_by_its_original() {
+    let node = Node::new();
+    if !mounts_images(&node) {
+        return;
+    }
+    let (layout, registry) = (node.root().join("layout.tar"), Registry::start());
+    let built = busybox::image(Compression::Gzip);
+    fs::write(&layout, archive(built.layout(json!({"org.opencontainers.image.ref.name": "1"})))).must("a layout");
+    let name = registry.reference("team/native:1");
+    let paths = [layout.display().to_string(), node.root().join("native").display().to_string()];
+    operator::run(&node, &["image", "convert", &paths[0], &paths[1]]).await.well();
+    operator::run(&node, &["image", "push", &paths[1], &name]).await.well();
+    let layers = fs::read_dir(node.root().join("native/blobs/sha256")).must("blobs").map(|blob| blob.must("a blob"));
+    let native = layers.max_by_key(|blob| blob.metadata().must("a size").len()).must("a layer");
+    let (digest, size) = (native.file_name(), native.metadata().must("a size").len());
+    let digest = digest.to_str().must("a digest");
+    registry.fault(Fault::on(digest, Action::Body(vec![0; usize::try_from(size).must("a size")])));
+    let mut plugin = node.launch().await;
+    let task = node.task(&name).sh("echo ran").build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    let refused = |event: &DriverTaskEvent| event.task_id == task.id() && event.message.contains("native image");
+    let event = plugin.streams.event("the refusal", refused).await;
+    assert!(event.message.contains("is refused, its original is used: layer sha256:"), "{event:?}");
+    assert!(event.message.contains(digest), "{event:?}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(task.stdout().all(seconds(5)).await, "ran\n");
+    let shown = operator::run(&node, &["image", "inspect", &name, "--json"]).await.well().json();
+    assert_eq!(shown[0]["digest"], json!(built.digest()));
+    // An operator who pulls it reads the reason too.
+    let pulled = operator::run(&node, &["image", "pull", &name]).await.well();
+    assert!(pulled.out.contains(&built.digest()), "{}", pulled.out);
     node.finish(plugin).await;
 }
 

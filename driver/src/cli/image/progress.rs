@@ -58,6 +58,21 @@ impl Bars {
     }
 }
 
+impl Bars {
+    /// Replaces the bars by a line. Others follow.
+    fn restart(&self, line: &str) {
+        self.bars.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        // A terminal that is gone shows nothing.
+        drop(self.all.clear());
+        drop(self.all.println(line));
+    }
+}
+
+/// The line for a native image that is refused.
+fn refused(problem: &str) -> String {
+    format!("the native image is refused, its original is used: {problem}")
+}
+
 impl Drop for Bars {
     fn drop(&mut self) {
         // A terminal that is gone needs no cleaning.
@@ -78,6 +93,7 @@ impl Progress for Bars {
                 self.advance(&layer, bytes_done, bytes_total);
             }
             PullEvent::LayerDone { layer } => self.done(&layer),
+            PullEvent::NativeRefused { problem } => self.restart(&refused(&problem)),
             _ => {}
         }
     }
@@ -97,6 +113,7 @@ impl Lines {
             PullEvent::Resolved { bytes_total, layers, .. } if *layers > 0 => {
                 format!("downloading {layers} layers, {}", format::size(*bytes_total))
             }
+            PullEvent::NativeRefused { problem } => refused(problem),
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers }
                 if last.is_none_or(|last| now.saturating_duration_since(last) >= PAUSE) =>
             {

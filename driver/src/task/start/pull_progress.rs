@@ -135,6 +135,10 @@ impl Progress for PullEvents {
                 ];
                 self.events.emit(format!("Downloading image{name}"), annotations);
             }
+            PullEvent::NativeRefused { problem } => {
+                let text = format!("Image{name}: the native image is refused, its original is used: {problem}");
+                self.events.emit(text, []);
+            }
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } => {
                 self.pace().state = State::Downloading { bytes_done, bytes_total, layers_done, layers };
             }
