@@ -7,7 +7,10 @@ use serde_json::Value;
 
 use crate::{Case, Env, Needs::SharedAgent, service::web};
 
-pub const CASES: &[Case] = &[("commands_show_a_job", SharedAgent, commands_show_a_job)];
+pub const CASES: &[Case] = &[
+    ("commands_show_a_job", SharedAgent, commands_show_a_job),
+    ("commands_doctor_knows_the_agent", SharedAgent, doctor_knows_the_agent),
+];
 
 /// A command of the driver's executable that must succeed.
 fn oci_rs(env: &Env, args: &[&str]) -> Outcome<Output> {
@@ -39,5 +42,18 @@ fn commands_show_a_job(env: &Env) -> Outcome {
     assert!(String::from_utf8_lossy(&images.stdout).contains(&env.registry.image()), "{images:?}");
     let events = oci_rs(env, &["events", "--filter", &format!("alloc={}", alloc.id)])?;
     assert!(String::from_utf8_lossy(&events.stdout).contains(&format!("{name} started")), "{events:?}");
+    Ok(())
+}
+
+/// The doctor reads the version from the executable file of the agent, whose name has the version in it.
+fn doctor_knows_the_agent(env: &Env) -> Outcome {
+    let output = env.agent.operator(&["doctor", "--json"]).output()?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let expected = Value::from(format!("Nomad {}", env.agent.version()));
+    let mut findings = report["findings"].as_array().into_iter().flatten();
+    assert!(
+        findings.any(|finding| finding["check"] == "nomad" && finding["reason"] == expected),
+        "{expected}: {report:#}"
+    );
     Ok(())
 }

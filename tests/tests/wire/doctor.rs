@@ -1,6 +1,10 @@
 //! `oci-rs doctor` on nodes that are broken on purpose: real breakages. The decisions have tables of their own.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::{Command, Stdio},
+};
 
 use fixtures::{busybox::Images, must::Must, registry::Auth};
 use kit::{
@@ -163,6 +167,28 @@ async fn real_breakages_are_found() {
         let (report, code) = broken(&node, &script, more);
         expect(&report, check, level, part);
         assert_eq!(code, Some(if report["errors"] == json!(0) { 0 } else { 3 }), "{report}");
+    }
+    node.finish_without_plugin().await;
+}
+
+/// A user's process that calls itself an agent. Its program is a shell: if the doctor asked it for its version, the
+/// shell would execute a file of this name, with the rights of the doctor.
+#[tokio::test]
+async fn a_process_that_calls_itself_an_agent_is_not_executed() {
+    let node = Node::new();
+    let executed = node.root().join("executed");
+    fs::write(node.root().join("version"), format!("touch {}", executed.display())).must("the script");
+    for user in [65_534, 0] {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg0("nomad").args(["-s", "agent"]).uid(user).stdin(Stdio::piped());
+        let mut shell = shell.spawn().must("a shell");
+        let (report, _) = doctor(&node, &[]).await;
+        drop(shell.stdin.take());
+        shell.wait().must("the shell's end");
+        assert!(!executed.exists(), "of user {user}: {report:#}");
+        // Root's process can be an agent of another build.
+        let unknown = texts(&report, "nomad", "warning").contains("version of Nomad is unknown");
+        assert_eq!(unknown, user == 0, "{report:#}");
     }
     node.finish_without_plugin().await;
 }

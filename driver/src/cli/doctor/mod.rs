@@ -6,7 +6,7 @@
 mod checks;
 mod facts;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ pub fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
 fn look(settings: &[Settings]) -> Result<Vec<Line>, Failure> {
     let pointers = pointer::found();
     let mut findings = of_node(settings, &pointers);
-    findings.extend(agent::judge(&facts::agents()));
+    findings.extend(agent::judge(&facts::agents(Path::new("/proc"))));
     let mut lines: Vec<Line> = findings.into_iter().map(|finding| Line { plugin: None, finding }).collect();
     for settings in settings {
         let plugin = Some(settings.config.driver);

@@ -18,10 +18,19 @@ const CAPABILITIES: [(&str, u32); 4] =
 
 /// What was found.
 #[derive(Debug, Clone, Default)]
+pub struct Agents {
+    /// The agents of this node.
+    pub agents: Vec<Agent>,
+    /// Processes that call themselves agents and are of a user or in a container.
+    pub others: Vec<i32>,
+}
+
+/// An agent of this node.
+#[derive(Debug, Clone, Default)]
 pub struct Agent {
     /// The process.
     pub pid: i32,
-    /// The output of `nomad version`.
+    /// The version of Nomad, as in `1.11.3`; `None` if its file does not contain it.
     pub version: Option<String>,
     /// The soft limit of open files; `None` is unlimited.
     pub open_files: Option<u64>,
@@ -34,9 +43,14 @@ pub struct Agent {
 }
 
 /// Judges the agents of this node.
-pub fn judge(agents: &[Agent]) -> Vec<Finding> {
+pub fn judge(Agents { agents, others }: &Agents) -> Vec<Finding> {
     if agents.is_empty() {
-        return vec![Finding::warning("agent", "no Nomad agent runs on this node", "start it: systemctl start nomad")];
+        // A user can start any number of them.
+        let told = others.iter().min().map_or(String::new(), |pid| {
+            format!("; processes that are not root's or in a container do not count, as process {pid}")
+        });
+        let reason = format!("no Nomad agent runs on this node{told}");
+        return vec![Finding::warning("agent", reason, "start it: systemctl start nomad")];
     }
     agents.iter().flat_map(judge_one).collect()
 }
@@ -68,11 +82,9 @@ fn judge_one(agent: &Agent) -> Vec<Finding> {
 
 fn version(text: Option<&str>) -> Finding {
     let check = "nomad";
-    let text = text.map(|text| text.trim().strip_prefix("Nomad v").unwrap_or(text.trim()).to_owned());
     let unknown =
         |what: &str| Finding::warning(check, format!("the version of Nomad is unknown{what}"), "run `nomad version`");
-    let Some(text) = text else { return unknown("") };
-    let text = text.split_whitespace().next().unwrap_or_default();
+    let Some(text) = text else { return unknown(": its file does not contain it") };
     let mut numbers = text.split(['.', '-', '+']).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
         return unknown(&format!(": {text:?}"));
@@ -147,7 +159,7 @@ mod tests {
     };
 
     fn good() -> Agent {
-        Agent { version: Some("Nomad v1.11.2\nBuildDate x".into()), capabilities: u64::MAX, ..Agent::default() }
+        Agent { version: Some("1.11.2".into()), capabilities: u64::MAX, ..Agent::default() }
     }
 
     fn in_unit(settings: &[(&str, &str)]) -> Agent {
@@ -158,17 +170,21 @@ mod tests {
 
     #[test]
     fn each_fault_of_an_agent_and_its_unit_is_told() {
+        let judge = |agents: &[Agent]| super::judge(&Agents { agents: agents.to_vec(), others: vec![8, 7] });
         assert!(judge(&[good(), in_unit(&[])]).iter().all(|finding| finding.level == Ok));
-        expect(&judge(&[]), "agent", Warning, "no Nomad agent");
+        expect(&judge(&[]), "agent", Warning, "do not count, as process 7");
+        let none = super::judge(&Agents::default());
+        expect(&none, "agent", Warning, "no Nomad agent runs on this node");
+        assert_eq!(none[0].reason, "no Nomad agent runs on this node");
         let version = |text: &str| Agent { version: Some(text.into()), ..good() };
         for (agent, check, level, part) in [
             (Agent { version: None, ..good() }, "nomad", Warning, "unknown"),
             (version("what"), "nomad", Warning, "unknown"),
-            (version("Nomad v1.7.7"), "nomad", Error, "older than 1.8"),
-            (version("Nomad v0.12.0"), "nomad", Error, "older than 1.8"),
-            (version("Nomad v1.12.0-beta.1"), "nomad", Warning, "newer than 1.11"),
-            (version("Nomad v2.0.0"), "nomad", Warning, "newer than 1.11"),
-            (version("Nomad v1.8.3+ent"), "nomad", Ok, "1.8.3"),
+            (version("1.7.7"), "nomad", Error, "older than 1.8"),
+            (version("0.12.0"), "nomad", Error, "older than 1.8"),
+            (version("1.12.0-beta.1"), "nomad", Warning, "newer than 1.11"),
+            (version("2.0.0"), "nomad", Warning, "newer than 1.11"),
+            (version("1.8.3+ent"), "nomad", Ok, "1.8.3"),
             (Agent { open_files: Some(1024), ..good() }, "LimitNOFILE", Error, "LimitNOFILE=65536"),
             (Agent { open_files: Some(4096), ..good() }, "LimitNOFILE", Warning, "4096"),
             (Agent { open_files: Some(65_536), ..good() }, "LimitNOFILE", Ok, "65536"),

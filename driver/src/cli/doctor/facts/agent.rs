@@ -1,42 +1,84 @@
 //! The Nomad agents of this node.
+//!
+//! Any process can call itself an agent: that of a user, or that of a container. An agent of this node runs as root, in
+//! the doctor's pid namespace and with its root directory. Its mount namespace may be its own, as with `PrivateTmp` in
+//! its unit. Its executable file is read, and never executed.
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
-use super::{answer, program};
-use crate::cli::doctor::checks::agent::Agent;
+use super::{answer, nomad_program, program};
+use crate::cli::doctor::checks::agent::{Agent, Agents};
 
 /// The settings of a unit that the checks look at.
 const SETTINGS: &str = "--property=KillMode,TasksMax,Delegate";
 
-/// All agents.
-pub fn agents() -> Vec<Agent> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
-    processes.filter(|(_, process)| is_agent(process)).map(|(pid, process)| agent(pid, &process)).collect()
+/// Where a process is: its pid namespace, and the device and the number of its root directory.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    processes: PathBuf,
+    root: (u64, u64),
 }
 
-fn is_agent(process: &Path) -> bool {
+impl Place {
+    /// That of a process in `/proc`.
+    fn of(process: &Path) -> Option<Self> {
+        let root = fs::metadata(process.join("root")).ok()?;
+        Some(Self { processes: fs::read_link(process.join("ns/pid")).ok()?, root: (root.dev(), root.ino()) })
+    }
+}
+
+/// All agents, from `/proc`.
+pub fn agents(proc: &Path) -> Agents {
+    let node = Place::of(&proc.join("self"));
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
+    let mut found = Agents::default();
+    for (pid, process) in processes {
+        let Some(is_named) = command(&process) else { continue };
+        let is_nodes = is_root(&process) && node.is_some() && Place::of(&process) == node;
+        // The file of another process is not even read.
+        let nomad = File::open(process.join("exe")).ok().filter(|_| is_nodes).and_then(nomad_program::read);
+        match (is_named || nomad.is_some(), is_nodes) {
+            (true, true) => found.agents.push(agent(pid, &process, nomad.and_then(|nomad| nomad.version))),
+            (true, false) => found.others.push(pid),
+            (false, _) => {}
+        }
+    }
+    found
+}
+
+/// Whether the program of a process is named `nomad`; `None` if its command is not `agent`.
+fn command(process: &Path) -> Option<bool> {
     let command = fs::read(process.join("cmdline")).unwrap_or_default();
     let mut arguments = command.split(|byte| *byte == 0);
     let program = arguments.next().unwrap_or_default();
-    let is_nomad = program == b"nomad" || program.ends_with(b"/nomad");
-    is_nomad && arguments.any(|argument| argument == b"agent")
+    let is_named = program == b"nomad" || program.ends_with(b"/nomad");
+    arguments.any(|argument| argument == b"agent").then_some(is_named)
 }
 
-fn agent(pid: i32, process: &Path) -> Agent {
+/// Whether all user ids of a process are those of root.
+fn is_root(process: &Path) -> bool {
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    ids.split_whitespace().count() == 4 && ids.split_whitespace().all(|id| id == "0")
+}
+
+fn agent(pid: i32, process: &Path, version: Option<String>) -> Agent {
     let read = |name: &str| fs::read_to_string(process.join(name)).unwrap_or_default();
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
-    let version = answer(&process.join("exe"), &["version"]);
+    let first = process.parent().map(|proc| proc.join("1"));
+    let of_node = first.and_then(|first| namespace(&first));
     Agent {
         pid,
-        version: version.map(|text| String::from_utf8_lossy(&text).into_owned()),
+        version,
         open_files: open_files(&read("limits")),
         capabilities: capabilities(&read("status")),
-        own_mounts: namespace(process).is_some_and(|own| namespace(Path::new("/proc/1")).is_some_and(|all| own != all)),
+        own_mounts: of_node.is_some_and(|of_node| namespace(process).is_some_and(|own| own != of_node)),
         unit: unit(&read("cgroup")).and_then(|name| Some((name.clone(), settings(&name)?))),
     }
 }
@@ -73,9 +115,10 @@ fn settings(unit: &str) -> Option<BTreeMap<String, String>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::{fs, os::unix::fs::symlink, path::Path};
 
-    use super::{agent, capabilities, is_agent, open_files, unit};
+    use super::{agent, agents, capabilities, open_files, unit};
+    use crate::cli::doctor::facts::nomad_program::tests::program;
 
     #[test]
     fn files_of_the_kernel_are_understood() {
@@ -97,20 +140,48 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_from_other_processes() {
-        let process = tempfile::tempdir().unwrap();
-        for (command, expected) in [
-            ("/usr/bin/nomad\0agent\0-dev\0", true),
-            ("nomad\0agent\0", true),
-            ("nomad\0status\0", false),
-            ("/usr/bin/notnomad\0agent\0", false),
-            ("", false),
+    fn only_processes_of_the_node_are_its_agents() {
+        const ROOT: &str = "0\t0\t0\t0";
+        const USER: &str = "1000\t1000\t1000\t1000";
+        let (proc, node, container) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (node, container) = (node.path(), container.path());
+        let nomad = program("github.com/hashicorp/nomad", "v1.11.3", &[]);
+        let other = program("example.com/other", "v1.11.3", &[]);
+        for (pid, command, uids, root, processes, file) in [
+            ("self", "oci-rs\0doctor\0", ROOT, node, "pid:[1]", &other),
+            ("2", "/usr/bin/nomad\0agent\0-dev\0", ROOT, node, "pid:[1]", &nomad),
+            ("3", "/opt/orchestrator-1.11\0agent\0", ROOT, node, "pid:[1]", &nomad),
+            ("4", "nomad\0agent\0", ROOT, node, "pid:[1]", &other),
+            ("5", "nomad\0status\0", ROOT, node, "pid:[1]", &nomad),
+            ("6", "/usr/bin/notnomad\0agent\0", ROOT, node, "pid:[1]", &other),
+            ("7", "", ROOT, node, "pid:[1]", &nomad),
+            // Of a user, of a container, of a container that sees the node's processes, and under another name.
+            ("8", "nomad\0agent\0", USER, node, "pid:[1]", &nomad),
+            ("9", "nomad\0agent\0", ROOT, node, "pid:[2]", &nomad),
+            ("10", "nomad\0agent\0", ROOT, container, "pid:[1]", &nomad),
+            ("11", "orchestrator\0agent\0", ROOT, container, "pid:[2]", &nomad),
+            ("12", "nomad\0agent\0", "1000\t0\t0\t0", node, "pid:[1]", &nomad),
         ] {
-            fs::write(process.path().join("cmdline"), command).unwrap();
-            assert_eq!(is_agent(process.path()), expected, "{command:?}");
+            let process = proc.path().join(pid);
+            fs::create_dir_all(process.join("ns")).unwrap();
+            fs::write(process.join("cmdline"), command).unwrap();
+            fs::write(process.join("status"), format!("Name:\tx\nUid:\t{uids}\n")).unwrap();
+            fs::write(process.join("exe"), file).unwrap();
+            symlink(root, process.join("root")).unwrap();
+            symlink(processes, process.join("ns/pid")).unwrap();
         }
+        let found = agents(proc.path());
+        let mut told: Vec<_> = found.agents.iter().map(|agent| (agent.pid, agent.version.as_deref())).collect();
+        told.sort_unstable();
+        assert_eq!(told, [(2, Some("1.11.3")), (3, Some("1.11.3")), (4, None)]);
+        let mut others = found.others;
+        others.sort_unstable();
+        assert_eq!(others, [8, 9, 10, 12]);
+        fs::remove_dir_all(proc.path().join("self")).unwrap();
+        assert!(agents(proc.path()).agents.is_empty(), "the place of the node is unknown");
         // This process has the limits of the test.
-        let own = agent(7, Path::new("/proc/self"));
+        let own = agent(7, Path::new("/proc/self"), None);
         assert!(own.capabilities > 0 && own.pid == 7);
     }
 }

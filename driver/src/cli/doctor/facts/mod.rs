@@ -5,6 +5,7 @@
 mod agent;
 mod host;
 mod node;
+mod nomad_program;
 
 pub use self::{
     agent::agents,
