@@ -83,6 +83,40 @@ async fn health_and_plugin_are_judged_as_the_plugin_does_and_leftovers_are_remov
     node.finish_without_plugin().await;
 }
 
+#[tokio::test]
+async fn ended_tasks_whose_allocation_is_gone_are_leftovers() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let ended = node.task(&images.busybox()).sh("exit 3").build(&mut plugin).await;
+    let running = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
+    plugin.started(&ended).await;
+    assert_eq!(plugin.wait(ended.id()).await.code, 3);
+    let handle = plugin.started(&running).await;
+    plugin.process.kill().await;
+    // The agent may ask for the exit code of the ended task.
+    let (report, _) = doctor(&node, &["--fix"]).await;
+    assert_eq!(report["removed"], json!([]), "{report}");
+    expect(&report, "leftovers", "ok", "none");
+
+    let dirs = [&ended, &running].map(|task| (task.alloc.dir.clone(), node.root().join(&task.config.alloc_id)));
+    dirs.iter().for_each(|(dir, aside)| fs::rename(dir, aside).must("the allocation is gone"));
+    let (report, _) = doctor(&node, &[]).await;
+    expect(&report, "leftovers", "warning", "1 ended tasks that no agent will ask for again");
+    expect(&report, "leftovers", "warning", &ended.config.alloc_id);
+    let (report, _) = doctor(&node, &["--fix"]).await;
+    let removed = report["removed"].to_string();
+    assert!(removed.contains(&format!("ended task {}", ended.config.alloc_id)), "{report}");
+    assert!(!removed.contains(&running.config.alloc_id), "it runs: {report}");
+    expect(&report, "leftovers", "ok", "none");
+
+    dirs.iter().for_each(|(dir, aside)| fs::rename(aside, dir).must("the allocation is back"));
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    plugin.destroy(running.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
 /// Runs the doctor in a mount namespace of its own, in which a script breaks the node first. `$state` and `$data` are
 /// the directories.
 fn broken(node: &Node, script: &str, more: &Json) -> (Json, Option<i32>) {

@@ -1,16 +1,20 @@
 //! `oci-rs doctor`: why a node is not as it should be, and what to do.
 //!
 //! `facts` looks, `checks` and `health` decide. Nothing is changed without `--fix`, which removes what killed processes
-//! of the driver left behind, and only while no plugin runs.
+//! of the driver and of Nomad left behind, and only while no plugin runs.
 
 mod checks;
 mod facts;
 
 use std::path::{Path, PathBuf};
 
+use runtime::plan::ContainerId;
 use serde_json::{Value, json};
 
-use self::checks::{agent, kernel, network, plugin, registry, storage};
+use self::checks::{
+    agent::{self, Agents},
+    kernel, network, plugin, registry, storage,
+};
 use super::{
     arguments::DoctorArguments,
     failure::Failure,
@@ -42,12 +46,13 @@ pub fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
     }
     let settings = Settings::all(&arguments.node)?;
     let mut removed = Vec::new();
+    let agents = facts::agents(Path::new("/proc"));
     if arguments.fix {
         for Settings { config, .. } in &settings {
-            removed.extend(fix(config)?);
+            removed.extend(fix(config, agents.dev)?);
         }
     }
-    let lines = look(&settings)?;
+    let lines = look(&settings, &agents)?;
     let output = Output { json: arguments.node.json };
     if output.json {
         output.value(&json_of(&lines, &removed))?
@@ -59,14 +64,14 @@ pub fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
 }
 
 /// All findings: first those about the node, then those about each plugin.
-fn look(settings: &[Settings]) -> Result<Vec<Line>, Failure> {
+fn look(settings: &[Settings], agents: &Agents) -> Result<Vec<Line>, Failure> {
     let pointers = pointer::found();
     let mut findings = of_node(settings, &pointers);
-    findings.extend(agent::judge(&facts::agents(Path::new("/proc"))));
+    findings.extend(agent::judge(agents));
     let mut lines: Vec<Line> = findings.into_iter().map(|finding| Line { plugin: None, finding }).collect();
     for settings in settings {
         let plugin = Some(settings.config.driver);
-        lines.extend(of_plugin(settings, &pointers)?.into_iter().map(|finding| Line { plugin, finding }));
+        lines.extend(of_plugin(settings, &pointers, agents.dev)?.into_iter().map(|finding| Line { plugin, finding }));
     }
     Ok(lines)
 }
@@ -85,7 +90,7 @@ fn of_node(settings: &[Settings], pointers: &Pointers) -> Vec<Finding> {
     findings
 }
 
-fn of_plugin(settings: &Settings, pointers: &Pointers) -> Result<Vec<Finding>, Failure> {
+fn of_plugin(settings: &Settings, pointers: &Pointers, dev_agent_runs: bool) -> Result<Vec<Finding>, Failure> {
     let config = &settings.config;
     let mut findings = health_of(config);
     let high = config.retention.map(|retention| retention.high);
@@ -93,7 +98,7 @@ fn of_plugin(settings: &Settings, pointers: &Pointers) -> Result<Vec<Finding>, F
     findings.extend(network::judge(&facts::network(config)));
     findings.extend(registry::judge(&facts::registries(config)?));
     findings.extend(plugin::judge(&facts::plugin(settings, &pointers.found)));
-    findings.push(plugin::leftovers(facts::leftovers(config)));
+    findings.push(plugin::leftovers(facts::leftovers(config, dev_agent_runs)));
     Ok(findings)
 }
 
@@ -108,8 +113,8 @@ fn health_of(config: &PluginConfig) -> Vec<Finding> {
 }
 
 /// Removes leftovers, unless a plugin runs; what they were.
-fn fix(config: &PluginConfig) -> Result<Vec<String>, Failure> {
-    let Some(found) = facts::leftovers(config).map_err(Failure::Failed)? else {
+fn fix(config: &PluginConfig, dev_agent_runs: bool) -> Result<Vec<String>, Failure> {
+    let Some(found) = facts::leftovers(config, dev_agent_runs).map_err(Failure::Failed)? else {
         note(format_args!("a plugin {} runs, which removes leftovers itself", config.driver));
         return Ok(Vec::new());
     };
@@ -118,9 +123,22 @@ fn fix(config: &PluginConfig) -> Result<Vec<String>, Failure> {
     }
     let node = Node::open(config.clone(), Compute::default(), Events::default()).map_err(Failure::of)?;
     cleanup::remove_leftovers(&node, &Tasks::new(config.driver)).map_err(Failure::of)?;
+    for name in &found.forgotten {
+        forget(&node, name, dev_agent_runs)?;
+    }
     drop(node);
-    let left = facts::leftovers(config).map_err(Failure::Failed)?.unwrap_or_default();
+    let left = facts::leftovers(config, dev_agent_runs).map_err(Failure::Failed)?.unwrap_or_default();
     Ok(found.names().into_iter().filter(|name| !left.names().contains(name)).collect())
+}
+
+/// Removes an ended task, unless an agent may ask for it after all.
+fn forget(node: &Node, name: &str, dev_agent_runs: bool) -> Result<(), Failure> {
+    let container: ContainerId = name.parse().map_err(Failure::of)?;
+    let may_go = || facts::is_forgotten(&node.config, &container, dev_agent_runs);
+    if node.runtime.destroy_if(&container, may_go).map_err(Failure::of)? {
+        node.release_resources(&container).map_err(Failure::of)?;
+    }
+    Ok(())
 }
 
 fn json_of(lines: &[Line], removed: &[String]) -> Value {

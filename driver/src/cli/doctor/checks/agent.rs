@@ -23,6 +23,8 @@ pub struct Agents {
     pub agents: Vec<Agent>,
     /// Processes that call themselves agents and are of a user or in a container.
     pub others: Vec<i32>,
+    /// One of them all was started with `-dev`.
+    pub dev: bool,
 }
 
 /// An agent of this node.
@@ -43,7 +45,7 @@ pub struct Agent {
 }
 
 /// Judges the agents of this node.
-pub fn judge(Agents { agents, others }: &Agents) -> Vec<Finding> {
+pub fn judge(Agents { agents, others, .. }: &Agents) -> Vec<Finding> {
     if agents.is_empty() {
         // A user can start any number of them.
         let told = others.iter().min().map_or(String::new(), |pid| {
@@ -170,7 +172,8 @@ mod tests {
 
     #[test]
     fn each_fault_of_an_agent_and_its_unit_is_told() {
-        let judge = |agents: &[Agent]| super::judge(&Agents { agents: agents.to_vec(), others: vec![8, 7] });
+        let judge =
+            |agents: &[Agent]| super::judge(&Agents { agents: agents.to_vec(), others: vec![8, 7], dev: false });
         assert!(judge(&[good(), in_unit(&[])]).iter().all(|finding| finding.level == Ok));
         expect(&judge(&[]), "agent", Warning, "do not count, as process 7");
         let none = super::judge(&Agents::default());

@@ -3,6 +3,7 @@
 //! | module | facts about |
 //! |---|---|
 //! | `agent` | the Nomad agent and its unit |
+//! | `forgotten` | ended tasks and their allocations |
 //! | `kernel` | the kernel, cgroups, the clock |
 //! | `network` | CNI plugins and packet filters |
 //! | `plugin` | the plugin, its tasks' records, leftovers |
@@ -10,6 +11,7 @@
 //! | `storage` | directories and their file systems |
 
 pub mod agent;
+pub mod forgotten;
 pub mod kernel;
 pub mod network;
 pub mod plugin;

@@ -103,6 +103,8 @@ fn process(plugin: &Plugin) -> Finding {
 pub struct Leftovers {
     /// The containers of interrupted starts and removals.
     pub containers: Vec<String>,
+    /// The ended containers that no agent will ask for again.
+    pub forgotten: Vec<String>,
     /// Leases of images without a container.
     pub leases: Vec<String>,
     /// Writable layers without a container.
@@ -121,6 +123,7 @@ impl Leftovers {
     pub fn names(&self) -> Vec<String> {
         let kinds = [
             ("interrupted start or removal", &self.containers),
+            ("ended task", &self.forgotten),
             ("lease", &self.leases),
             ("writable layer", &self.layers),
             ("network", &self.networks),
@@ -143,19 +146,22 @@ pub fn leftovers(found: Result<Option<Leftovers>, String>) -> Finding {
     };
     let kinds = [
         ("interrupted starts and removals of tasks", &found.containers),
+        ("ended tasks that no agent will ask for again", &found.forgotten),
         ("images held for tasks that are gone", &found.leases),
         ("writable layers of tasks that are gone", &found.layers),
         ("networks of tasks that are gone", &found.networks),
     ];
+    // A plugin knows only the tasks of its own agent.
+    let remedy = if found.forgotten.is_empty() {
+        "start the agent, whose plugin removes them, or run `oci-rs doctor --fix`"
+    } else {
+        "run `oci-rs doctor --fix` while no plugin runs"
+    };
     let kinds = kinds.iter().filter(|(_, names)| !names.is_empty());
     let texts: Vec<String> = kinds.map(|(kind, names)| format!("{} {kind} ({})", names.len(), few(names))).collect();
     match texts.as_slice() {
         [] => Finding::ok(check, "there are none"),
-        texts => Finding::warning(
-            check,
-            texts.join(", "),
-            "start the agent, whose plugin removes them, or run `oci-rs doctor --fix`",
-        ),
+        texts => Finding::warning(check, texts.join(", "), remedy),
     }
 }
 
@@ -207,6 +213,9 @@ mod tests {
         assert_eq!(finding.level, Warning);
         assert!(finding.reason.contains("5 writable layers of tasks that are gone (n0, n1, n2, …)"), "{finding:?}");
         assert!(finding.reason.contains("1 images held") && finding.text().contains("--fix"), "{finding:?}");
+        let forgotten = leftovers(Result::Ok(Some(Leftovers { forgotten: names(1), ..Leftovers::default() })));
+        assert!(forgotten.text().contains("1 ended tasks that no agent"), "{forgotten:?}");
+        assert!(forgotten.text().contains("--fix` while no plugin runs"), "{forgotten:?}");
         assert!(Leftovers::default().is_empty());
     }
 }

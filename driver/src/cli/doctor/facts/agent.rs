@@ -39,11 +39,13 @@ pub fn agents(proc: &Path) -> Agents {
     let processes = entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
     let mut found = Agents::default();
     for (pid, process) in processes {
-        let Some(is_named) = command(&process) else { continue };
+        let Some(Command { is_named, dev }) = command(&process) else { continue };
         let is_nodes = is_root(&process) && node.is_some() && Place::of(&process) == node;
         // The file of another process is not even read.
         let nomad = File::open(process.join("exe")).ok().filter(|_| is_nodes).and_then(nomad_program::read);
-        match (is_named || nomad.is_some(), is_nodes) {
+        let is_agent = is_named || nomad.is_some();
+        found.dev |= is_agent && dev;
+        match (is_agent, is_nodes) {
             (true, true) => found.agents.push(agent(pid, &process, nomad.and_then(|nomad| nomad.version))),
             (true, false) => found.others.push(pid),
             (false, _) => {}
@@ -52,13 +54,22 @@ pub fn agents(proc: &Path) -> Agents {
     found
 }
 
-/// Whether the program of a process is named `nomad`; `None` if its command is not `agent`.
-fn command(process: &Path) -> Option<bool> {
+/// How a process was started that has the command `agent`.
+struct Command {
+    /// The program is named `nomad`.
+    is_named: bool,
+    /// There is an option such as `-dev`.
+    dev: bool,
+}
+
+/// The command of a process; `None` if it is not `agent`.
+fn command(process: &Path) -> Option<Command> {
     let command = fs::read(process.join("cmdline")).unwrap_or_default();
     let mut arguments = command.split(|byte| *byte == 0);
     let program = arguments.next().unwrap_or_default();
     let is_named = program == b"nomad" || program.ends_with(b"/nomad");
-    arguments.any(|argument| argument == b"agent").then_some(is_named)
+    let dev = arguments.clone().any(|argument| argument.starts_with(b"-dev") || argument.starts_with(b"--dev"));
+    arguments.any(|argument| argument == b"agent").then_some(Command { is_named, dev })
 }
 
 /// Whether all user ids of a process are those of root.
@@ -175,9 +186,12 @@ mod tests {
         let mut told: Vec<_> = found.agents.iter().map(|agent| (agent.pid, agent.version.as_deref())).collect();
         told.sort_unstable();
         assert_eq!(told, [(2, Some("1.11.3")), (3, Some("1.11.3")), (4, None)]);
+        assert!(found.dev);
         let mut others = found.others;
         others.sort_unstable();
         assert_eq!(others, [8, 9, 10, 12]);
+        fs::remove_dir_all(proc.path().join("2")).unwrap();
+        assert!(!agents(proc.path()).dev);
         fs::remove_dir_all(proc.path().join("self")).unwrap();
         assert!(agents(proc.path()).agents.is_empty(), "the place of the node is unknown");
         // This process has the limits of the test.

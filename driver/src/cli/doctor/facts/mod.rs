@@ -10,7 +10,7 @@ mod nomad_program;
 pub use self::{
     agent::agents,
     host::{clock, kernel, network},
-    node::{directories, leftovers, opened, plugin, registries},
+    node::{directories, is_forgotten, leftovers, opened, plugin, registries},
 };
 
 use std::{

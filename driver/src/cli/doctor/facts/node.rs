@@ -10,13 +10,14 @@ use std::{
 
 use futures_util::future::join_all;
 use image_store::{PullError, RegistryAnswer, Store};
-use runtime::{ContainerState, Observer, Runtime, RuntimeError};
+use runtime::{ContainerState, ContainerView, Observer, Runtime, RuntimeError, plan::ContainerId};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::{
     apparmor, cleanup,
     cli::{
         doctor::checks::{
+            forgotten,
             plugin::{Left, Leftovers, Plugin},
             storage::{Directory, Found},
         },
@@ -134,7 +135,7 @@ fn running(config: &PluginConfig) -> Vec<i32> {
 }
 
 /// What earlier processes of this name left; `None` while a plugin runs. Takes no lock and removes nothing.
-pub fn leftovers(config: &PluginConfig) -> Result<Option<Leftovers>, String> {
+pub fn leftovers(config: &PluginConfig, dev_agent_runs: bool) -> Result<Option<Leftovers>, String> {
     if !running(config).is_empty() {
         return Ok(None);
     }
@@ -144,6 +145,8 @@ pub fn leftovers(config: &PluginConfig) -> Result<Option<Leftovers>, String> {
     let interrupted =
         views.iter().filter(|view| matches!(view.state, ContainerState::Starting | ContainerState::Removing));
     let containers = interrupted.map(|view| view.id.to_string()).filter(|name| owns(name)).collect();
+    let forgotten = views.iter().filter(|view| owns(view.id.as_str()) && may_go(view, dev_agent_runs));
+    let forgotten = forgotten.map(|view| view.id.to_string()).collect();
     let networks = match network::networks(&config.state_dir) {
         Ok(networks) => networks.into_iter().map(|network| network.container),
         Err(error) => return Err(error.to_string()),
@@ -158,7 +161,24 @@ pub fn leftovers(config: &PluginConfig) -> Result<Option<Leftovers>, String> {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         _ => leases(config).map_err(|error| error.to_string())?,
     };
-    Ok(Some(Leftovers { containers, leases, layers, networks }))
+    Ok(Some(Leftovers { containers, forgotten, leases, layers, networks }))
+}
+
+/// Whether a container has ended and no agent will ask for it again.
+pub fn is_forgotten(config: &PluginConfig, container: &ContainerId, dev_agent_runs: bool) -> bool {
+    let view = Observer::new(&config.state_dir, &config.data_dir).container(container);
+    running(config).is_empty() && view.is_some_and(|view| may_go(&view, dev_agent_runs))
+}
+
+fn may_go(view: &ContainerView, dev_agent_runs: bool) -> bool {
+    let allocation = view.plan.as_ref().and_then(|plan| plan.confined.as_ref()).map(|confined| &confined.directory);
+    let is_there = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(_) => Some(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(false),
+        Err(_) => None,
+    };
+    forgotten::has_ended(&view.state)
+        && allocation.is_some_and(|allocation| forgotten::is_forgotten(allocation, is_there, dev_agent_runs))
 }
 
 fn leases(config: &PluginConfig) -> Result<Vec<String>, TaskError> {
