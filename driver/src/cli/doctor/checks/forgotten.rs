@@ -1,7 +1,7 @@
 //! Ended tasks that no agent will ask for again.
 //!
-//! An agent removes an allocation's directory after the tasks of the allocation. An agent with `-dev` keeps its state in
-//! memory, and its allocations in a temporary directory: the next agent knows nothing of them.
+//! An agent removes an allocation's directory after the tasks of the allocation. An agent with `-dev` keeps its state
+//! in memory, and its allocations in a temporary directory: the next agent knows nothing of them.
 
 use std::path::Path;
 
