@@ -25,12 +25,37 @@ package_version() {
     VERSION=${PACKAGE_VERSION:-$VERSION}
 }
 
-deb_arch() { case $1 in x86_64) echo amd64 ;; *) die "unknown architecture $1" ;; esac; }
+# deb_arch ARCHITECTURE: Debian's name for it.
+deb_arch() {
+    case $1 in
+    x86_64) echo amd64 ;;
+    aarch64) echo arm64 ;;
+    *) die "unknown architecture $1; there are x86_64 and aarch64" ;;
+    esac
+}
+
+# built ARCHITECTURE: where its executable is.
+built() { echo "$BUILD/$1-unknown-linux-musl/release/oci-rs"; }
+
+# emulated ARCHITECTURE COMMAND…: runs a program of the architecture on this machine.
+emulated() {
+    if [ "$1" = "$(uname -m)" ]; then "${@:2}"; else "qemu-$1-static" "${@:2}"; fi
+}
 
 # Where cargo keeps the sources of the libraries: a directory for each registry.
 registries() {
-    cargo metadata --locked --format-version 1 --filter-platform "$TARGET" |
+    cargo metadata --locked --format-version 1 |
         jq -r '.packages[] | select(.source) | .manifest_path | sub("/[^/]*/Cargo.toml$"; "")' | sort -u
+}
+
+# cross_compiler ARCHITECTURE: exports which compiler and linker cargo uses for it.
+cross_compiler() {
+    [ "$1" = aarch64 ] || return 0
+    # Debian has no cross compiler for musl. The one for glibc must use nothing that only glibc or libgcc has: checked
+    # variants of functions, and calls that choose atomic instructions at run time.
+    CROSS_CFLAGS="-U_FORTIFY_SOURCE -mno-outline-atomics"
+    export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc CFLAGS_aarch64_unknown_linux_musl=$CROSS_CFLAGS \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 }
 
 # build ARCHITECTURE: the release executable, without any path of this machine in it.
@@ -43,8 +68,11 @@ build() {
     map "$ROOT" /oci-rs
     map "$BUILD" /build
     (
+        cross_compiler "$1"
         # Unit separators keep paths with spaces whole.
-        CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo -n "${flags[*]}") CFLAGS="${CFLAGS:-}$cflags" \
+        # Only this variable reaches the target's libraries, and no program that the build runs on this machine.
+        export "CFLAGS_${target//-/_}=${CFLAGS:-} ${CROSS_CFLAGS:-}$cflags"
+        CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo -n "${flags[*]}") \
             CARGO_TARGET_DIR=$BUILD cargo build --locked --release -p oci-rs --target "$target"
     )
 }
@@ -57,17 +85,18 @@ no_builders_path() {
     done
 }
 
-# The packages of the executable: name, version, licence and directory in a line each.
+# packages_inside ARCHITECTURE: those of its executable: name, version, licence and directory in a line each.
 packages_inside() {
-    cargo tree --locked --quiet -p oci-rs -e normal --target "$TARGET" --prefix none --format '{p}' |
+    local target=$1-unknown-linux-musl
+    cargo tree --locked --quiet -p oci-rs -e normal --target "$target" --prefix none --format '{p}' |
         awk '{ print $1, substr($2, 2) }' | sort -u >"$work/inside"
-    cargo metadata --locked --format-version 1 --filter-platform "$TARGET" |
+    cargo metadata --locked --format-version 1 --filter-platform "$target" |
         jq -r '.packages[] | select(.source) |
             [.name, .version, .license // "unknown", (.manifest_path | rtrimstr("/Cargo.toml"))] | @tsv' |
         awk -F '\t' 'NR == FNR { inside[$0] = 1; next } ($1 " " $2) in inside' "$work/inside" - | LC_ALL=C sort
 }
 
-# The licence texts of everything in the executable. Equal texts are printed once.
+# licences ARCHITECTURE: the texts for everything in its executable. Equal texts are printed once.
 licences() {
     local name version licence directory file hash
     local -A seen=()
@@ -88,21 +117,24 @@ licences() {
         done < <(find "$directory" -maxdepth 2 -type f \
             \( -iname 'LICENSE*' -o -iname 'LICENCE*' -o -iname 'COPYING*' -o -iname 'NOTICE*' \) ! -name '*.rs' |
             LC_ALL=C sort)
-    done < <(packages_inside)
+    done < <(packages_inside "$1")
 }
 
-# The bill of materials of the executable in the CycloneDX format. The tool writes it beside each crate's manifest.
+# sbom ARCHITECTURE: the bill of materials of its executable in the CycloneDX format. The tool writes it beside each
+# crate's manifest.
 sbom() {
     local name=sbom-$$ file
     "$TOOLS/bin/cargo-cyclonedx" cyclonedx --quiet --manifest-path "$ROOT/driver/Cargo.toml" --format json \
-        --spec-version 1.5 --target "$TARGET" --override-filename "$name" >&2
+        --spec-version 1.5 --target "$1-unknown-linux-musl" --override-filename "$name" >&2
     jq --arg root "$ROOT" 'walk(if type == "string" then gsub($root; "/oci-rs") else . end)' "$ROOT/driver/$name.json"
     for file in "$ROOT"/*/"$name.json"; do rm "$file"; done
 }
 
-# stage EXECUTABLE NATIVE-EXECUTABLE DIRECTORY: the installed files, without the leading usr/.
+# stage ARCHITECTURE EXECUTABLE DIRECTORY: the installed files, without the leading usr/.
 stage() {
-    local binary=$1 native=$2 root=$3 doc=$3/share/doc/oci-rs
+    local arch=$1 binary=$2 root=$3 doc=$3/share/doc/oci-rs shell
+    local -A completions=([bash]=share/bash-completion/completions/oci-rs [zsh]=share/zsh/vendor-completions/_oci-rs
+        [fish]=share/fish/vendor_completions.d/oci-rs.fish)
     mkdir -p "$root"/{bin,lib/oci-rs/plugins,lib/systemd/system/nomad.service.d,share/man/man1} \
         "$root"/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d} "$doc/examples"
     install -m 755 "$binary" "$root/bin/oci-rs"
@@ -110,11 +142,11 @@ stage() {
     ln -s ../../../bin/oci-rs "$root/lib/oci-rs/plugins/oci-rs"
     install -m 755 packaging/package-notes "$root/lib/oci-rs/package-notes"
     install -m 644 packaging/nomad.service.conf "$root/lib/systemd/system/nomad.service.d/50-oci-rs.conf"
-    "$native" man "$root/share/man/man1" >/dev/null
+    emulated "$arch" "$binary" man "$root/share/man/man1" >/dev/null
     find "$root/share/man" -type f -exec gzip -9n {} +
-    "$native" completion bash >"$root/share/bash-completion/completions/oci-rs"
-    "$native" completion zsh >"$root/share/zsh/vendor-completions/_oci-rs"
-    "$native" completion fish >"$root/share/fish/vendor_completions.d/oci-rs.fish"
+    for shell in "${!completions[@]}"; do
+        emulated "$arch" "$binary" completion "$shell" >"$root/${completions[$shell]}"
+    done
     install -m 644 LICENSE README.md CHANGELOG.md "$doc"
     install -m 644 examples/*.hcl "$doc/examples"
     install -m 644 "$work/licences.txt" "$doc/third-party-licences.txt"
@@ -198,10 +230,10 @@ check_layout() {
 # smoke_test ARCHITECTURE EXECUTABLE: it starts, knows its commit, and judges this node.
 smoke_test() {
     local version
-    version=$("$2" --version)
+    version=$(emulated "$1" "$2" --version)
     [[ $version = *"${OCI_RS_COMMIT:0:7}"* ]] || die "$1: --version does not name the commit: $version"
     # Its exit code tells of the node. The report is complete if the executable works.
-    "$2" doctor --json >"$work/doctor.json" || true
+    emulated "$1" "$2" doctor --json >"$work/doctor.json" || true
     jq -e '.findings | length > 10' "$work/doctor.json" >/dev/null ||
         die "$1: doctor --json: $(head -c 300 "$work/doctor.json")"
     note "$1: $version"

@@ -5,8 +5,9 @@
 #   setup.sh          what CI needs
 #   setup.sh demo     without the tools that only the tests use
 #   setup.sh nomads   also every supported version of Nomad
-#   setup.sh package         only what scripts/package.sh needs
-#   setup.sh clean-debian    only what scripts/test-packages.sh needs in addition
+#   setup.sh package ARCHITECTURE…   only what scripts/package.sh needs for these
+#   setup.sh aarch64                 only what scripts/test-aarch64.sh needs in addition
+#   setup.sh clean-debian            only what scripts/test-packages.sh needs in addition
 # KERNEL selects the kernel of the virtual machine: 6.1 (default) or 6.12.
 . "$(dirname "$0")/lib.sh"
 
@@ -20,6 +21,9 @@ FILE_SERVER_PACKAGES="ksmbd-tools libgssapi-krb5-2 libkeyutils1 libnl-3-200 libn
     libtirpc3 libwrap0 nfs-kernel-server"
 
 PACKAGING_PACKAGES="jq:/usr/bin/jq musl-tools:/usr/bin/musl-gcc rpm:/usr/bin/rpmbuild"
+# For packages of another architecture: its compiler, and an emulator that runs the executable.
+AARCH64_PACKAGES="gcc-aarch64-linux-gnu:/usr/bin/aarch64-linux-gnu-gcc libc6-dev-arm64-cross:/usr/aarch64-linux-gnu
+    qemu-user-static:/usr/bin/qemu-aarch64-static"
 
 # packages LIST
 packages() {
@@ -39,15 +43,17 @@ packages() {
     fi
 }
 
+# rust [TARGET]: the toolchain and a target of it.
 rust() {
+    local target=${1:-$TARGET}
     command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs first"
     command -v rustup >/dev/null || return 0
     cd "$ROOT"
-    rustup target list --installed 2>/dev/null | grep -qx "$TARGET" && return 0
-    say "Installing the Rust toolchain of rust-toolchain.toml and target $TARGET"
+    rustup target list --installed 2>/dev/null | grep -qx "$target" && return 0
+    say "Installing the Rust toolchain of rust-toolchain.toml and target $target"
     # Without a name rustup takes the file's toolchain. Older versions need a name, but install it at the first use.
     rustup toolchain install >/dev/null 2>&1 || true
-    rustup target add "$TARGET" >/dev/null
+    rustup target add "$target" >/dev/null
 }
 
 # go_tool NAME FILE MODULE: builds a Go program in e2e/tools/NAME, which pins its version. Without optimization, and if
@@ -194,12 +200,24 @@ docker() {
 # The modules of the Go programs that tests build. A case must not wait for a download.
 go_modules() { (cd "$ROOT/e2e/conformance" && go list -deps -test ./... >/dev/null); }
 
+if [ "${1:-}" = aarch64 ]; then
+    packages "$AARCH64_PACKAGES busybox-static:/bin/busybox jq:/usr/bin/jq mmdebstrap:/usr/bin/mmdebstrap
+        qemu-system-arm:/usr/bin/qemu-system-aarch64"
+    rust aarch64-unknown-linux-musl
+    exit 0
+fi
 if [ "${1:-}" = clean-debian ]; then
     packages mmdebstrap:/usr/bin/mmdebstrap
     exit 0
 fi
 if [ "${1:-}" = package ]; then
-    packages "$PACKAGING_PACKAGES"
+    case " ${*:2} " in
+    *" aarch64 "*)
+        packages "$PACKAGING_PACKAGES $AARCH64_PACKAGES"
+        rust aarch64-unknown-linux-musl
+        ;;
+    *) packages "$PACKAGING_PACKAGES" ;;
+    esac
     rust
     cargo_tool cargo-cyclonedx "$CARGO_CYCLONEDX_VERSION"
     exit 0

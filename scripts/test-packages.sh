@@ -158,8 +158,8 @@ scripts/setup.sh clean-debian
 a_release_needs_a_clean_tagged_commit
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 say "Building two versions of the packages"
-OUT=$directory/old PACKAGE_VERSION=$version~1 scripts/package.sh
-OUT=$directory/new PACKAGE_VERSION=$version~2 scripts/package.sh
+OUT=$directory/old PACKAGE_VERSION=$version~1 scripts/package.sh x86_64
+OUT=$directory/new PACKAGE_VERSION=$version~2 scripts/package.sh x86_64
 old=oci-rs_$version~1_amd64.deb new=oci-rs_$version~2_amd64.deb
 driver=$root/usr/bin/oci-rs
 clean_debian

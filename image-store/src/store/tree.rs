@@ -98,6 +98,7 @@ impl Walk {
         Ok(())
     }
 
+    #[allow(clippy::useless_conversion, reason = "these are narrower on aarch64")]
     fn entry(&mut self, directory: &OwnedFd, path: &[u8], name: &[u8], stat: &Stat) -> Result<(), Errno> {
         let kind = FileType::from_raw_mode(stat.st_mode);
         self.entries += 1;
@@ -105,7 +106,7 @@ impl Walk {
         self.numbers(&[stat.st_mode.into(), stat.st_uid.into(), stat.st_gid.into()]);
         self.numbers(&[stat.st_mtime.cast_unsigned(), stat.st_mtime_nsec]);
         if kind != FileType::Directory {
-            self.numbers(&[stat.st_nlink]);
+            self.numbers(&[stat.st_nlink.into()]);
         }
         match kind {
             FileType::RegularFile => {

@@ -164,11 +164,12 @@ impl LayerStore for DirectoryStore {
         Ok(())
     }
 
+    #[allow(clippy::useless_conversion, reason = "the number of names is an u32 on aarch64")]
     fn find(&self, parent: &Place<Rc<OwnedFd>>, name: &[u8]) -> io::Result<Option<Existing>> {
         match rustix::fs::statat(&*parent.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Existing {
                 kind: kind(FileType::from_raw_mode(stat.st_mode)),
-                names: stat.st_nlink,
+                names: stat.st_nlink.into(),
                 inode: (stat.st_dev, stat.st_ino),
             })),
             Err(Errno::NOENT) => Ok(None),
