@@ -11,8 +11,8 @@ build: ## Build the release binary: target/x86_64-unknown-linux-musl/release/oci
 	cargo build --release -p oci-rs
 
 .PHONY: package package-check test-packages release
-package: ## Build tarball, .deb and .rpm for x86-64 with checksums in dist/
-	@scripts/package.sh
+package: ## Build tarball, .deb and .rpm for x86-64 and aarch64 in dist/. ARGS=x86_64 picks one
+	@scripts/package.sh $(ARGS)
 
 package-check: ## Show that the packages of this commit are reproducible: build them again elsewhere, and compare
 	@scripts/package-check.sh
@@ -40,6 +40,10 @@ test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limi
 	@KERNEL=$(KERNEL) scripts/setup.sh
 	cargo build --workspace --bin oci-rs
 	@KERNEL=$(KERNEL) scripts/test-v2.sh $(ARGS)
+
+.PHONY: test-aarch64
+test-aarch64: ## Run units and containers on aarch64, in an emulated machine (root). ARGS="exec_" picks cases
+	@scripts/test-aarch64.sh $(ARGS)
 
 test-filesystems: ## Run the store's and containers' tests on ext4, xfs and btrfs (root). ARGS="xfs btrfs" picks some
 	@scripts/test-filesystems.sh $(ARGS)

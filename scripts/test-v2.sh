@@ -8,6 +8,7 @@
 # KERNEL=6.12 test-v2.sh … runs them with Debian's Linux 6.12 instead of 6.1.
 # LSM=selinux test-v2.sh … runs them with SELinux, enforcing, instead of AppArmor.
 . "$(dirname "$0")/lib.sh"
+. "$ROOT/scripts/vm/lib.sh"
 
 SUITES="runtime containers wire chaos nomad conformance"
 # Programs of this machine that the tests call. All other programs are busybox.
@@ -26,11 +27,6 @@ LSM=${LSM:-apparmor}
 
 # Kernel options that save time in an emulated machine.
 FASTER="no_timer_check tsc=reliable rcupdate.rcu_expedited=1 init_on_alloc=0 audit=0 nokaslr mitigations=off"
-# Time from qemu's start to the machine's first message. A boot that hangs is started again; tests are never repeated.
-BOOT_SECONDS=60
-BOOTS=3
-# Time limit for all suites together.
-LIMIT_SECONDS=${LIMIT_SECONDS:-7200}
 
 # Prints the line of /suites that runs a suite; further words select cases.
 suite() {
@@ -77,34 +73,20 @@ program() {
 
 # Makes the machine's root file system in $root.
 make_root() {
-    local name file applet
-    mkdir -p "$root"/{dev,etc,proc,root,run,sys,tests,tmp,usr/bin,usr/sbin,usr/lib,usr/lib64,var/tmp}
+    local name file
+    mkdir -p "$root"/usr/{bin,sbin,lib,lib64}
     for name in bin sbin lib lib64; do ln -s "usr/$name" "$root/$name"; done
     cp /bin/busybox "$root/usr/bin/busybox"
-    for applet in $(/bin/busybox --list); do
-        [ "$applet" = busybox ] || ln -s busybox "$root/usr/bin/$applet"
-    done
-    # The kernel calls modprobe at this path.
-    ln -s ../bin/busybox "$root/usr/sbin/modprobe"
+    add_base
     for name in $PROGRAMS; do program "$(command -v "$name")"; done
     cp -r "$TOOLS/linux-$KERNEL/modules" "$root/usr/lib/modules"
-    printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false \
-        nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
-    printf '%s\n' root:x:0: daemon:x:1: tty:x:5: nogroup:x:65534: >"$root/etc/group"
-    echo '127.0.0.1 localhost' >"$root/etc/hosts"
     mkdir -p "$root/etc/ssl/certs"
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
-    echo "nameserver 127.0.0.1" >"$root/etc/resolv.conf"
     while read -r name file; do
         # Without debug information, because the plugin is copied into memory at each start.
         if [[ " $SUITES " = *" $name "* ]]; then strip --strip-debug -o "$root/tests/$name" "$file"; fi
     done < <(built_tests)
-    # Files that tests read beside their sources.
-    mkdir -p "$root$ROOT/tests"
-    cp -r tests/fixtures "$root$ROOT/tests/"
-    mkdir -p "$root$ROOT/runtime/tests" "$root$ROOT/runtime/src/spec/tests"
-    cp -r runtime/tests/oci-schema "$root$ROOT/runtime/tests/"
-    cp -r runtime/src/spec/tests/golden "$root$ROOT/runtime/src/spec/tests/"
+    add_files tests/fixtures runtime/tests/oci-schema runtime/src/spec/tests/golden
     program "$TOOLS/apparmor_parser"
     mv "$root$TOOLS/apparmor_parser" "$root/usr/sbin/"
     [ "$LSM" != selinux ] || add_policy
@@ -116,7 +98,6 @@ make_root() {
     if suites "$@" | grep -q '^suite wire '; then add_file_servers; fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
     if suites "$@" | grep -q '^suite conformance '; then add_conformance; fi
-    install -m755 "$ROOT/scripts/vm/init" "$root/init"
     # Everything takes ten times as long in an emulated machine.
     {
         echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=${OCI_RS_PATIENCE:-10}"
@@ -204,45 +185,6 @@ machine() {
         -serial "file:$directory/kernel.log" -chardev stdio,id=results,signal=off -serial chardev:results </dev/null
 }
 
-# Starts the machine and waits for its first message. Its output is descriptor 3, its pid is in MACHINE.
-boot() {
-    local try line
-    for ((try = 1; try <= BOOTS; try++)); do
-        exec 3< <(machine 2>&1)
-        MACHINE=$!
-        while IFS= read -r -t $BOOT_SECONDS line <&3; do
-            if [[ $line = '::vm up '* ]]; then say "The machine is up: Linux ${line#::vm up }"; return; fi
-            echo "$line"
-        done
-        kill -KILL "$MACHINE" 2>/dev/null || true
-        warn "the machine did not come up (try $try of $BOOTS); the end of the kernel's log:"
-        tail -n 30 "$directory/kernel.log" >&2 || true
-    done
-    die "the machine does not come up"
-}
-
-# Prints the machine's output until the machine reports its end. Adds failed suites to `failed`.
-follow() {
-    local line ended=
-    while [ $SECONDS -lt "$LIMIT_SECONDS" ] && IFS= read -r -t $((LIMIT_SECONDS - SECONDS)) line <&3; do
-        case $line in
-            '::vm suite '*) say "v2: ${line#::vm suite }" ;;
-            '::vm result '*' passed after '*) note "${line#::vm result }" ;;
-            '::vm result '*) failed+=("${line#::vm result }"); warn "${line#::vm result }" ;;
-            '::vm end') ended=1 ;;
-            *) printf '%s\n' "$line" ;;
-        esac
-    done
-    [ -n "$ended" ] || { failed+=("the machine ended early"); tail -n 40 "$directory/kernel.log" >&2; }
-}
-
-cleanup() {
-    local status=$?
-    [ -z "$MACHINE" ] || kill -KILL "$MACHINE" 2>/dev/null || true
-    rm -rf "$directory"
-    exit "$status"
-}
-
 for file in "linux-$KERNEL/vmlinuz" apparmor_parser file-servers/rpc.nfsd; do
     [ -e "$TOOLS/$file" ] || die "$TOOLS/$file is missing: run KERNEL=$KERNEL scripts/setup.sh"
 done
@@ -250,18 +192,8 @@ done
 command -v qemu-system-x86_64 >/dev/null || die "qemu is missing: run scripts/setup.sh"
 security >/dev/null
 suites "$@" >/dev/null
-directory=$(mktemp -d -t oci-rs-v2.XXXXXX)
-root=$directory/root
-MACHINE=
-failed=()
-trap cleanup EXIT
-trap 'exit 130' INT TERM
+prepare_machine
 
 cd "$ROOT"
 make_root "$@"
-truncate -s 4G "$directory/disk"
-mkfs.ext4 -q -d "$root" "$directory/disk"
-rm -rf "$root"
-boot
-follow
-[ ${#failed[@]} = 0 ] || { warn "failed under control groups v2:"; printf '  %s\n' "${failed[@]}" >&2; exit 1; }
+run_machine
