@@ -6,8 +6,12 @@
 //! differ.
 
 use std::{
-    fs, io,
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    fs::{self, DirBuilder, File},
+    io,
+    os::{
+        fd::AsFd,
+        unix::fs::{DirBuilderExt, MetadataExt},
+    },
     path::Path,
 };
 
@@ -71,9 +75,24 @@ pub fn lock<F: AsFd>(
     }
 }
 
+/// Opens a directory whose lock [`lock`] takes, and makes it with the mode 0700 if it is missing. Its parent exists.
+/// Other processes may remove it at any time, so also between the two steps.
+pub fn open_directory(path: &Path) -> io::Result<File> {
+    loop {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+        match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, sync::mpsc, thread};
+    use std::{sync::mpsc, thread};
 
     use super::*;
 
@@ -94,6 +113,20 @@ mod tests {
         assert!(matches!(held(&path, Wait::No, true), Locked::Busy));
         drop(first);
         assert!(matches!(held(&path, Wait::No, false), Locked::Held(_)));
+    }
+
+    #[test]
+    fn a_directory_is_locked_while_others_remove_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let lock_and_remove = || {
+            for _ in 0..300 {
+                let locked = lock(&path, Wait::Forever, true, || open_directory(&path)).unwrap();
+                assert!(matches!(locked, Locked::Held(_)));
+                fs::remove_dir(&path).unwrap();
+            }
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(lock_and_remove))));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::{
 
 use host::{
     Context,
-    lock::{Locked, Wait, lock},
+    lock::{Locked, Wait, lock, open_directory},
 };
 use runtime::file_system::FileSystem;
 
@@ -83,11 +83,8 @@ impl Place {
         let action = || format!("making {}", self.own().display());
         let parent = self.volumes.join(OWN);
         DirBuilder::new().recursive(true).mode(0o700).create(&parent).context(action)?;
-        let open = || match DirBuilder::new().mode(0o700).create(self.own()) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => File::open(self.own()),
-        };
-        match lock(&self.own(), Wait::Forever, true, open).context(action)? {
+        let own = self.own();
+        match lock(&own, Wait::Forever, true, || open_directory(&own)).context(action)? {
             Locked::Held(locked) => Ok(locked),
             Locked::Busy | Locked::Missing => Err(io::Error::from(io::ErrorKind::NotFound)).context(action)?,
         }

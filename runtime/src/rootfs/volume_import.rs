@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use host::lock::{Locked, Wait, lock};
+use host::lock::{Locked, Wait, lock, open_directory};
 use rustix::fs::{FlockOperation, flock, syncfs};
 
 use super::{copy::copy_tree, writable::remove_tree};
@@ -44,14 +44,8 @@ impl VolumeImport {
         };
         DirBuilder::new().recursive(true).mode(0o700).create(parent).context(action)?;
         let staging = parent.join(format!("{PREFIX}{}", name.to_string_lossy()));
-        let open = || {
-            match DirBuilder::new().mode(0o700).create(&staging) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            File::open(&staging)
-        };
-        let Locked::Held(locked) = lock(&staging, Wait::Forever, true, open).context(action)? else {
+        let Locked::Held(locked) = lock(&staging, Wait::Forever, true, || open_directory(&staging)).context(action)?
+        else {
             return Err(io::Error::from(io::ErrorKind::NotFound)).context(action);
         };
         let import = Self { volume: volume.to_owned(), staging, _lock: locked };

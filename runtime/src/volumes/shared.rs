@@ -19,7 +19,7 @@ use std::{
 
 use host::{
     durable::{self, Durability},
-    lock::{Locked, Wait, lock},
+    lock::{Locked, Wait, lock, open_directory},
     record,
 };
 use rustix::{
@@ -292,12 +292,11 @@ impl Volumes {
     /// does not wait.
     fn lock<'a>(&self, key: &'a VolumeKey, wait: Wait, create: bool) -> Result<Option<Volume<'a>>, RuntimeError> {
         let directory = self.state.join(&key.0);
-        let open = || {
-            if create {
-                DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-            }
-            File::open(&directory)
-        };
+        if create {
+            let action = || format!("making {}", self.state.display());
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.state).context(action)?;
+        }
+        let open = || if create { open_directory(&directory) } else { File::open(&directory) };
         let locked = lock(&directory, wait, create, open).context(|| format!("locking {}", directory.display()))?;
         let volume = |lock| Volume { directory: directory.clone(), key, _lock: lock };
         Ok(match locked {
@@ -483,6 +482,21 @@ mod tests {
             assert!(error.text.contains("(it is cifs //nas/data)") && !error.text.contains("soft"), "{error}");
         }
         assert_eq!(decide(&ro, None, false, 0), Ok(Step::Mount));
+    }
+
+    #[test]
+    fn a_start_gets_the_volume_while_others_remove_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let volumes = Volumes::new(&directory.path().join("state"), &directory.path().join("data"));
+        let key = VolumeKey::named("v");
+        let start_and_end = || {
+            for _ in 0..300 {
+                let volume = volumes.lock(&key, Wait::Forever, true).expect("locked").expect("made");
+                volume.remove().expect("removed");
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(start_and_end))));
+        assert!(!volumes.state.join("v").exists());
     }
 
     #[test]
