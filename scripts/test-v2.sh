@@ -95,7 +95,10 @@ make_root() {
     if suites "$@" | grep -Eq '^suite (wire|chaos) '; then
         for name in $RUNTIMES; do program "$(command -v "$name")"; done
     fi
-    if suites "$@" | grep -q '^suite wire '; then add_file_servers; fi
+    if suites "$@" | grep -q '^suite wire '; then
+        add_file_servers
+        add_files examples/observability
+    fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
     if suites "$@" | grep -q '^suite conformance '; then add_conformance; fi
     # Everything takes ten times as long in an emulated machine.

@@ -32,6 +32,8 @@ add_base() {
     ln -sf ../bin/busybox "$root/usr/sbin/modprobe"
     printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false \
         nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
+    (umask 077 && echo 'root:*:20000::::::' >"$root/etc/shadow")
+    ln -s ../run "$root/var/run"
     printf '%s\n' root:x:0: daemon:x:1: tty:x:5: nogroup:x:65534: >"$root/etc/group"
     echo '127.0.0.1 localhost' >"$root/etc/hosts"
     echo "nameserver 127.0.0.1" >"$root/etc/resolv.conf"

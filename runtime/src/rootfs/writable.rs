@@ -122,9 +122,9 @@ impl WritableLayer {
     /// Mounts this layer, which has just been created, over `layers` on `target`. If it is `sized`, that is the mount
     /// of its file system. Its root gets the mode and the owner of the image's root. All files have the SELinux label.
     ///
-    /// With a mapping of ids, the layers must have it. The mount of the writable layer is then attached at `place`, if
-    /// that is given. The result is the mount of the writable layer, if it has one of its own. It is best closed when
-    /// the process ends: closing a detached mount waits for all processors.
+    /// With a mapping of ids, the layers must have it, and the writable layer gets a mount of its own. The mount of the
+    /// writable layer, if there is one, is attached at `place`, if that is given, and is the result. It is best closed
+    /// when the process ends: closing a detached mount waits for all processors.
     pub fn mount_over(
         &self,
         layers: &[PathBuf],
@@ -149,10 +149,13 @@ impl WritableLayer {
             fs::set_permissions(&upper, fs::Permissions::from_mode(image_root.mode() & 0o7777))
         };
         create().context(|| format!("making the writable layer {}", self.directory.display()))?;
+        let name = || format!("the writable layer {}", self.directory.display());
         let Some(map) = map else {
+            if let (Some(mount), Some(place)) = (&sized, place) {
+                attach_private(mount, place).context(name)?;
+            }
             return Overlay::open(layers, &upper, &work)?.labelled(label).mount(target).map(|()| sized);
         };
-        let name = || format!("the writable layer {}", self.directory.display());
         let mount = sized.map_or_else(|| clone_one(&self.directory), Ok).context(name)?;
         map_tree(&mount, Some(map), name)?;
         place.map_or(Ok(()), |place| attach_private(&mount, place)).context(name)?;

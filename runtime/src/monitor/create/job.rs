@@ -32,6 +32,11 @@ impl Job<'_> {
         attached.then(|| Path::new(OPEN_PLACE).join("layers"))
     }
 
+    /// The place of the mount of a writable layer that has one, on a kernel that needs it attached.
+    pub fn writable_layer(&self, plan: &ContainerPlan) -> Option<PathBuf> {
+        stacks_attached_mounts_only().then(|| self.mounts(plan).join("writable-layer"))
+    }
+
     /// The mount point of the root file system.
     pub fn rootfs(&self, plan: &ContainerPlan) -> PathBuf {
         if plan.id_range().is_some() { Path::new(OPEN_PLACE).join("rootfs") } else { self.task.rootfs() }

@@ -54,7 +54,7 @@ fn make_root(
         if plan.id_range().is_some() { fs::create_dir_all(&rootfs) } else { Ok(()) }
     };
     make().context(|| format!("making {}", rootfs.display()))?;
-    let place = job.layers(plan);
+    let place = job.writable_layer(plan);
     let label = plan.selinux.as_ref().map(SelinuxLabels::of_files);
     match plan.root.storage {
         RootStorage::Overlay => {
