@@ -18,6 +18,11 @@ pub fn restricts_files() -> bool {
     landlock_version() > 0
 }
 
+/// Whether Landlock restricts signals on this kernel (version 6, Linux 6.12).
+pub fn restricts_signals() -> bool {
+    landlock_version() >= 6
+}
+
 /// A process under control.
 #[derive(Debug)]
 pub struct Intruder {
