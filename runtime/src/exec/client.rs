@@ -5,6 +5,11 @@ use std::{
     time::Duration,
 };
 
+use rustix::{
+    io::Errno,
+    process::{Signal, pidfd_send_signal},
+};
+
 use super::{
     protocol::{CommandRequest, HelperOrder, HelperReply, request_file},
     reaper::reap_later,
@@ -29,6 +34,8 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 pub struct ExecProcess {
     /// The helper, which waits for the command; `None` only while this is dropped.
     helper: Option<ProcessRef>,
+    /// The command, once it has begun.
+    command: Option<OwnedFd>,
     /// The master side of the command's terminal, if it has one.
     pub terminal: Option<OwnedFd>,
     /// The connection to the helper. When it is closed, the helper ends its command.
@@ -63,7 +70,14 @@ pub(crate) fn start(
     let helper = launcher.spawn(&role, stdio).context(|| "executing the exec helper".to_owned())?;
     drop(theirs);
     let wants_terminal = terminal.is_some();
-    Ok(ExecProcess { helper: Some(helper), terminal: None, control, container: id.clone(), wants_terminal })
+    Ok(ExecProcess {
+        helper: Some(helper),
+        command: None,
+        terminal: None,
+        control,
+        container: id.clone(),
+        wants_terminal,
+    })
 }
 
 impl ExecProcess {
@@ -72,8 +86,10 @@ impl ExecProcess {
     /// it could be executed.
     pub fn begun(mut self) -> Result<Self, ExecError> {
         match self.reply().context(|| "listening to the exec helper".to_owned())? {
-            Some((HelperReply::Running, mut descriptors)) => {
-                self.terminal = descriptors.pop();
+            Some((HelperReply::Running, descriptors)) => {
+                let mut descriptors = descriptors.into_iter();
+                self.command = descriptors.next();
+                self.terminal = descriptors.next();
                 if self.wants_terminal && self.terminal.is_none() {
                     return Err(ExecError::Invalid("exec: the helper sent no terminal".to_owned()));
                 }
@@ -91,7 +107,7 @@ impl ExecProcess {
         self.control.as_fd()
     }
 
-    /// Waits for the command's end. If the helper was killed, the kernel killed the command too.
+    /// Waits for the command's end. If the helper was killed, the command is killed too.
     pub fn wait(self) -> ExecExit {
         const KILLED: ExecExit = ExecExit { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL };
         let exit = match self.reply() {
@@ -143,9 +159,17 @@ impl ExecProcess {
 impl Drop for ExecProcess {
     /// The connection is closed after this, which makes the helper end its command. The helper is our child and must be
     /// reaped, which can take as long as the command needs to die.
+    ///
+    /// A helper that was killed has not ended its command. The kernel does it on most nodes, but a security module can
+    /// make it forget that when the command is executed (prctl(2), PR_SET_PDEATHSIG).
     fn drop(&mut self) {
         let Some(helper) = self.helper.take() else { return };
         if helper.ended() {
+            match self.command.as_ref().map(|command| pidfd_send_signal(command, Signal::KILL)) {
+                // It has ended.
+                None | Some(Ok(()) | Err(Errno::SRCH)) => {}
+                Some(Err(error)) => tracing::warn!(%error, "the command of a killed exec helper was not killed"),
+            }
             // An error means that it was reaped already.
             drop(helper.reap());
         } else {

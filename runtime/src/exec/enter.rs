@@ -200,7 +200,7 @@ impl EnteringProcess {
     /// The command's own steps. It has the container's rights already.
     fn become_command(&self, terminal: bool) -> ! {
         let prepare = || -> io::Result<()> {
-            // The helper is our parent. If it is killed, no other process ends the command.
+            // The helper is our parent. If it is killed together with the plugin, no other process ends the command.
             set_parent_process_death_signal(Some(Signal::KILL))?;
             setsid()?;
             if self.whole_tree {

@@ -4,7 +4,7 @@
 //! plugin.
 
 use std::{
-    io,
+    io, iter,
     os::fd::{AsFd, OwnedFd},
     process::ExitCode,
 };
@@ -70,7 +70,7 @@ fn serve(task: &TaskDir, plugin: &OwnedFd) -> io::Result<()> {
     let stdio = descriptors.try_into().ok();
     match begin(task, request, stdio, plugin) {
         Ok((command, terminal)) => {
-            let descriptors: Vec<_> = terminal.iter().map(AsFd::as_fd).collect();
+            let descriptors: Vec<_> = iter::once(command.pidfd()).chain(terminal.iter().map(AsFd::as_fd)).collect();
             // If the plugin is gone, `watch` notices it and ends the command.
             let told = send(plugin, &HelperReply::Running, &descriptors);
             drop(terminal);

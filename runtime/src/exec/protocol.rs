@@ -38,7 +38,8 @@ pub(super) enum HelperOrder {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum HelperReply {
-    /// The command is about to be executed. The terminal's master side goes with this message.
+    /// The command is about to be executed. A pidfd of it goes with this message, and then the terminal's master side.
+    /// Without descriptors there is no command: it could not be executed, and its end follows.
     Running,
     /// The container has ended.
     ContainerGone,

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -79,6 +79,11 @@ impl RunningCommand {
             Members::OfNode(tree) => tree.kill(),
             Members::OfSandbox(command) => command.kill(&self.process),
         }
+    }
+
+    /// The child of this process.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.process.pidfd.as_fd()
     }
 
     /// The command's processes, unless they are in a sandbox.
