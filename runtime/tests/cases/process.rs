@@ -1,12 +1,13 @@
 //! The process of the command: user, environment, rights, limits, signals, terminal.
 
-use std::fs;
+use std::{fs, os::unix::fs::MetadataExt};
 
 use runtime::{
     StartErrorKind,
-    plan::{Network, Rlimit, Seccomp, SeccompProfile},
+    plan::{ContainerPlan, Network, Rlimit, Seccomp, SeccompProfile},
 };
 
+use super::user_namespace::NetworkHolder;
 use crate::common::{Node, eventually};
 
 pub const CASES: &[(&str, fn())] = &[
@@ -38,6 +39,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_private_network_has_loopback", private_network_has_loopback),
     ("process_missing_network_namespace", missing_network_namespace),
     ("process_namespaces_of_the_host", namespaces_of_the_host),
+    ("process_mounts_show_its_own_namespaces", mounts_show_its_own_namespaces),
     ("process_binary_of_the_host_cannot_be_written", binary_of_the_host_cannot_be_written),
 ];
 
@@ -543,6 +545,51 @@ fn namespaces_of_the_host() {
     plan.namespaces.network = Network::Path("/proc/self/ns/net".into());
     // libcontainer resolves the path in its own process, which is in our network namespace.
     assert_eq!(node.run(plan).1.trim(), own[1]);
+}
+
+/// What a mount of sysfs, mqueue or proc shows is decided when the mount is made. There is one sysfs for each network
+/// namespace and one mqueue for each IPC namespace, so the number of the file system tells whose it is.
+fn mounts_show_its_own_namespaces() {
+    let node = Node::new();
+    let holder = NetworkHolder::new();
+    let script = "stat -c %d /sys; stat -c %d /dev/mqueue; [ -e /proc/$$/stat ] && echo own processes; \
+                  ls /sys/class/net | sort; echo --; tail -n +3 /proc/net/dev | sed 's/:.*//; s/ *//' | sort";
+    // The file systems of /sys and of /dev/mqueue.
+    let shown = |network: Network, private_ipc: bool, change: fn(&mut ContainerPlan)| {
+        let case = format!("{network:?}, private IPC: {private_ipc}");
+        let mut plan = node.plan(script);
+        plan.namespaces.network = network;
+        plan.namespaces.private_ipc = private_ipc;
+        change(&mut plan);
+        let (exit, out, err) = node.run(plan);
+        assert_eq!((exit.exit_code, err.as_str()), (0, ""), "{case}: {out}");
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines[2], "own processes", "{case}: {out}");
+        let (by_sysfs, by_network) = out
+            .split_once("own processes\n")
+            .and_then(|(_, rest)| rest.split_once("--\n"))
+            .expect("two lists of interfaces");
+        // The file of the driver of bonds is no interface.
+        let by_sysfs = by_sysfs.replace("bonding_masters\n", "");
+        assert_eq!(by_sysfs, by_network, "{case}: the interfaces of another network namespace");
+        [lines[0].to_owned(), lines[1].to_owned()]
+    };
+    let [of_node, queues_of_node] = shown(Network::Host, false, |_| ());
+    assert_eq!(of_node, fs::metadata("/sys").expect("a sysfs").dev().to_string());
+    let changes: [fn(&mut ContainerPlan); 5] = [
+        |_| (),
+        |plan| plan.security.privileged = true,
+        |plan| plan.root.readonly = true,
+        |plan| plan.namespaces.private_pid = false,
+        |plan| plan.namespaces.private_cgroup = false,
+    ];
+    for change in changes {
+        for network in [Network::Path(holder.path()), Network::Private] {
+            let [sysfs, queues] = shown(network, true, change);
+            assert!(sysfs != of_node && queues != queues_of_node);
+        }
+        assert_eq!(shown(Network::Host, false, change), [of_node.clone(), queues_of_node.clone()]);
+    }
 }
 
 /// If process 1 of a container is our binary, the container finds the file through /proc. It must not be able to change

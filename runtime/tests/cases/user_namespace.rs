@@ -301,10 +301,10 @@ fn devices_belong_to_its_users() {
 }
 
 /// A process in a network namespace of its own. Killed when this is dropped.
-struct NetworkHolder(Child);
+pub struct NetworkHolder(Child);
 
 impl NetworkHolder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "sleep", "100"]).stdout(Stdio::null());
         let holder = Self(command.spawn().expect("unshare(1)"));
@@ -315,7 +315,7 @@ impl NetworkHolder {
         holder
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         format!("/proc/{}/ns/net", self.0.id()).into()
     }
 }
