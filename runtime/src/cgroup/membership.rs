@@ -22,6 +22,14 @@ use crate::{
     plan::{CgroupPlacement, Resources},
 };
 
+/// The cgroups of a container: they exist and have their limits, except for the devices. Any thread can make them.
+#[must_use]
+pub(crate) struct PreparedCgroups {
+    /// The directories, in the order of the members.
+    directories: Vec<PathBuf>,
+    guard: MembershipGuard,
+}
+
 /// The membership of this process, which must have one thread, in the cgroups of a container.
 #[must_use]
 pub(crate) struct MembershipGuard {
@@ -49,33 +57,41 @@ impl Setting {
 /// Limits that apply to the container's command only, not to the creator.
 const DEFERRED: [&str; 3] = ["cpu.shares", "cpu.cfs_quota_us", "pids.max"];
 
-impl MembershipGuard {
-    /// Creates the missing cgroups, sets the limits of all, and joins them. Does nothing on v2. Without rules all
-    /// devices are allowed.
-    pub fn enter(
-        cgroups: &Cgroups,
-        placement: &CgroupPlacement,
-        limits: &Resources,
-        rules: Option<&[DeviceRule]>,
-    ) -> Result<Self, RuntimeError> {
+impl PreparedCgroups {
+    /// Creates the missing cgroups, and sets the limits of all, except for the devices. Does nothing on v2.
+    pub fn prepare(cgroups: &Cgroups, placement: &CgroupPlacement, limits: &Resources) -> Result<Self, RuntimeError> {
+        let mut guard = MembershipGuard { own_cgroups: Vec::new(), deferred: Vec::new() };
         if cgroups.version == Version::V2 {
-            return Ok(Self { own_cgroups: Vec::new(), deferred: Vec::new() });
+            return Ok(Self { directories: Vec::new(), guard });
         }
-        let own_cgroups = open_own_cgroups().context(|| "looking at our own control groups".to_owned())?;
+        guard.own_cgroups = open_own_cgroups().context(|| "looking at our own control groups".to_owned())?;
         let directories = create_directories(cgroups, placement)?;
-        let mut deferred = Vec::new();
-        for (controller, file, value) in settings(limits, cgroups.accounts_swap(), rules) {
+        for (controller, file, value) in settings(limits, cgroups.accounts_swap()) {
             let setting = open_setting(cgroups, &directories, controller, file, value)?;
             if DEFERRED.contains(&file) {
-                deferred.push(setting);
+                guard.deferred.push(setting);
             } else {
                 setting.write()?;
             }
         }
-        join(&directories).context(|| "joining the container's control groups".to_owned())?;
-        Ok(Self { own_cgroups, deferred })
+        Ok(Self { directories, guard })
     }
 
+    /// Restricts the devices, and lets this process join the cgroups. Does nothing on v2. Without rules all devices are
+    /// allowed.
+    pub fn enter(self, cgroups: &Cgroups, rules: Option<&[DeviceRule]>) -> Result<MembershipGuard, RuntimeError> {
+        let Self { directories, guard } = self;
+        if cgroups.version == Version::V1 {
+            for (file, line) in device_settings(rules) {
+                open_setting(cgroups, &directories, "devices", file, line)?.write()?;
+            }
+            join(&directories).context(|| "joining the container's control groups".to_owned())?;
+        }
+        Ok(guard)
+    }
+}
+
+impl MembershipGuard {
     /// Returns to the own cgroups. Processes that were forked meanwhile stay in the container's cgroups.
     pub fn leave(self) -> Result<DeferredLimits, RuntimeError> {
         let left = self.own_cgroups.iter().try_for_each(|mut cgroup| cgroup.write_all(b"0"));
@@ -144,11 +160,7 @@ fn nonzero<N: ToString + Default + PartialEq>(number: Option<N>) -> Option<Strin
 }
 
 /// Controllers, files and values, in the order in which the values are written.
-fn settings(
-    limits: &Resources,
-    accounts_swap: bool,
-    rules: Option<&[DeviceRule]>,
-) -> Vec<(&'static str, &'static str, String)> {
+fn settings(limits: &Resources, accounts_swap: bool) -> Vec<(&'static str, &'static str, String)> {
     let mut list = Vec::new();
     let mut set = |controller, file, value: Option<String>| {
         list.extend(value.map(|value| (controller, file, value)));
@@ -166,14 +178,19 @@ fn settings(
     set("pids", "pids.max", nonzero(limits.pids_limit.filter(|limit| *limit > 0)));
     set("cpuset", "cpuset.cpus", limits.cpuset_cpus.clone());
     set("cpuset", "cpuset.mems", limits.cpuset_mems.clone());
+    list
+}
+
+/// The files of the devices and the lines for them, in their order. Without rules all devices are allowed.
+fn device_settings(rules: Option<&[DeviceRule]>) -> Vec<(&'static str, String)> {
+    let all = || "a".to_owned();
     match rules {
-        None => set("devices", "devices.allow", Some("a".to_owned())),
+        None => vec![("devices.allow", all())],
         Some(rules) => {
-            set("devices", "devices.deny", Some("a".to_owned()));
-            allow_lines(rules).for_each(|line| set("devices", "devices.allow", Some(line)));
+            let allowed = allow_lines(rules).map(|line| ("devices.allow", line));
+            [("devices.deny", all())].into_iter().chain(allowed).collect()
         }
     }
-    list
 }
 
 #[cfg(test)]
@@ -183,24 +200,24 @@ mod tests {
     #[test]
     fn only_requested_limits_are_written() {
         let files = |limits: &Resources, swap| -> Vec<_> {
-            settings(limits, swap, None).into_iter().map(|(_, file, value)| format!("{file} {value}")).collect()
+            settings(limits, swap).into_iter().map(|(_, file, value)| format!("{file} {value}")).collect()
         };
         let mut limits = Resources { pids_limit: Some(-1), cpu_shares: Some(0), ..Resources::default() };
-        assert_eq!(files(&limits, true), ["memory.swappiness 0", "devices.allow a"]);
+        assert_eq!(files(&limits, true), ["memory.swappiness 0"]);
         limits.memory_limit = Some(4096);
         limits.cpu_quota = Some(-1);
         limits.cpuset_cpus = Some("0-1".to_owned());
         let memory = "memory.limit_in_bytes 4096";
-        let rest = ["memory.swappiness 0", "cpu.cfs_quota_us -1", "cpuset.cpus 0-1", "devices.allow a"];
+        let rest = ["memory.swappiness 0", "cpu.cfs_quota_us -1", "cpuset.cpus 0-1"];
         assert_eq!(files(&limits, false), [&[memory], &rest[..]].concat());
         assert_eq!(files(&limits, true), [&[memory, "memory.memsw.limit_in_bytes 4096"], &rest[..]].concat());
     }
 
     #[test]
     fn all_devices_are_denied_before_some_are_allowed() {
-        let list = settings(&Resources::default(), true, Some(&[]));
-        let denial = list.iter().position(|(_, file, _)| *file == "devices.deny").expect("a denial");
-        assert_eq!(list[denial].2, "a");
-        assert!(list.len() > denial + 5 && list[denial + 1..].iter().all(|(_, file, _)| *file == "devices.allow"));
+        let list = device_settings(Some(&[]));
+        assert_eq!(list[0], ("devices.deny", "a".to_owned()));
+        assert!(list.len() > 5 && list[1..].iter().all(|(file, _)| *file == "devices.allow"));
+        assert_eq!(device_settings(None), [("devices.allow", "a".to_owned())]);
     }
 }

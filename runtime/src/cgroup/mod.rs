@@ -37,6 +37,6 @@ pub use join::warm_up;
 pub(crate) use join::{cgroups_of_process, join};
 pub(crate) use kill::{is_frozen, kill_cgroup, processes_in};
 pub(crate) use limits::reset_limits;
-pub(crate) use membership::MembershipGuard;
+pub(crate) use membership::{MembershipGuard, PreparedCgroups};
 pub use oom_log::Victim;
 pub use version::{Version, version};

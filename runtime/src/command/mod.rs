@@ -16,4 +16,6 @@ pub(crate) use confined::{ConfinedCommand, raise_hard_limits};
 pub(crate) use inherited::{OwnLabels, apply_apparmor, apply_oom_score, apply_selinux, label_keys};
 #[cfg(feature = "bundle")]
 pub(crate) use of_plan::rlimit_resource;
-pub(crate) use of_plan::{confined_command, held_capabilities, kernel_version, stacks_attached_mounts_only};
+pub(crate) use of_plan::{
+    compiled_filter, confined_command, held_capabilities, kernel_version, stacks_attached_mounts_only,
+};

@@ -24,12 +24,13 @@ pub(crate) fn held_capabilities() -> CapabilityMask {
     CapabilityMask(known.filter(|(_, held)| *held).fold(0, |mask, (bit, _)| mask | 1 << bit))
 }
 
-/// The command of a plan with its restrictions. `held` are the capabilities that this process has; `report` is the
-/// descriptor for a failure.
+/// The command of a plan with its restrictions. `held` are the capabilities that this process has; `filter` is the
+/// plan's [`compiled_filter`]; `report` is the descriptor for a failure.
 pub(crate) fn confined_command(
     plan: &ContainerPlan,
     user: &ResolvedUser,
     held: CapabilityMask,
+    filter: Option<Vec<u8>>,
     report: RawFd,
 ) -> Result<ConfinedCommand, StartError> {
     let bounding = spec::capabilities(plan, held).map_err(SpecError::from)?;
@@ -47,15 +48,16 @@ pub(crate) fn confined_command(
         own_labels: OwnLabels::default(),
         rlimits: rlimits(plan, held)?,
         no_new_privileges: plan.security.no_new_privileges,
-        filter: filter(plan, bounding)?,
+        filter,
         bounding,
         explicit: None,
         report,
     })
 }
 
-/// The compiled system call filter for a container with these capabilities.
-fn filter(plan: &ContainerPlan, bounding: CapabilityMask) -> Result<Option<Vec<u8>>, StartError> {
+/// The compiled system call filter of a plan, for a process that has the capabilities `held`.
+pub(crate) fn compiled_filter(plan: &ContainerPlan, held: CapabilityMask) -> Result<Option<Vec<u8>>, StartError> {
+    let bounding = spec::capabilities(plan, held).map_err(SpecError::from)?;
     let names: Vec<String> = bounding.names().map(str::to_owned).collect();
     let program = match &plan.security.seccomp {
         Seccomp::Unconfined => return Ok(None),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cgroup::{Cgroups, cgroups_of_process, is_frozen},
-    command::{confined_command, held_capabilities},
+    command::{compiled_filter, confined_command, held_capabilities},
     installed::InstalledContainer,
     packets::{connection, receive},
     plan::ContainerPlan,
@@ -104,11 +104,11 @@ fn entering_process(
     let options = request.options;
     let plan = ContainerPlan { args: request.args, init: false, terminal: false, ..plan };
     let held = held_capabilities();
-    let mut command = confined_command(&plan, &container.user, held, -1)?;
+    let mut command = confined_command(&plan, &container.user, held, compiled_filter(&plan, held)?, -1)?;
     let mut user = container.user;
     if let Some(other) = options.user {
         user = identity::become_other(Some(&init), &user, command.bounding, &other)?;
-        command = confined_command(&plan, &user, held, -1)?;
+        command = confined_command(&plan, &user, held, command.filter.take(), -1)?;
     }
     command.loopback = false;
     let debug_root = options.debug_image.map(|image| {

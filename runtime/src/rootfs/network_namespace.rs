@@ -84,7 +84,7 @@ impl HeldNetwork {
         Ok(())
     }
 
-    /// Does `action` in the network namespace. The caller must have one thread.
+    /// Does `action` in the network namespace. Other threads stay in theirs.
     fn inside<T>(&self, action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let Some(held) = &self.0 else { return action() };
         let own = open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

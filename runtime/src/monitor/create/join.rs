@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use super::{job::Job, spec::SpecWritten};
 use crate::{
-    cgroup::{CgroupEvents, MembershipGuard},
+    cgroup::{CgroupEvents, MembershipGuard, PreparedCgroups},
     error::StartError,
     plan::ContainerPlan,
     rootfs::cgroup_tree,
@@ -23,11 +23,15 @@ pub(super) struct CgroupsJoined {
 }
 
 impl SpecWritten {
-    /// Makes and limits the cgroups, and joins them.
-    pub fn join_cgroups(mut self, job: &Job<'_>, plan: &ContainerPlan) -> Result<CgroupsJoined, StartError> {
+    /// Restricts the devices of the cgroups, and joins them.
+    pub fn join_cgroups(
+        mut self,
+        job: &Job<'_>,
+        plan: &ContainerPlan,
+        prepared: PreparedCgroups,
+    ) -> Result<CgroupsJoined, StartError> {
         let groups = &self.recorded.groups;
-        failpoint::at("creator-before-cgroup-join");
-        let membership = MembershipGuard::enter(groups, &plan.cgroup, &plan.resources, self.device_rules.as_deref())?;
+        let membership = prepared.enter(groups, self.device_rules.as_deref())?;
         let events_before = groups.events();
         if plan.runtime.is_some() {
             // The bundle has the view and the network, by paths of the host.

@@ -11,7 +11,8 @@
 //! 2. [`Detached`](handles::Detached): the creator has left the host's mount namespace.
 //! 3. [`RootMounted`](root::RootMounted): the root file system is mounted.
 //! 4. [`PathsPrepared`](paths::PathsPrepared): the user is known, and all places of mounts exist.
-//! 5. [`CgroupsRecorded`](cgroups::CgroupsRecorded): the task's directory names the cgroups.
+//! 5. [`CgroupsRecorded`](cgroups::CgroupsRecorded): the task's directory names the cgroups, and they exist. A second
+//!    thread makes them during the phases 3 and 4, which need no cgroup. It has ended when this phase is reached.
 //! 6. [`SpecWritten`](spec::SpecWritten): the bundle is written, and the command's restrictions are known.
 //! 7. [`CgroupsJoined`](join::CgroupsJoined): the creator is a member of the cgroups, so its forks are too.
 //! 8. [`Built`](build::Built): libcontainer has created the container's first process, which waits.
@@ -36,15 +37,15 @@ mod root;
 mod spec;
 mod volumes;
 
-use std::{fs::File, os::fd::OwnedFd};
+use std::{fs::File, os::fd::OwnedFd, thread};
 
 use rustix::{
     fs::Mode,
     process::{Pid, Signal, getppid, set_parent_process_death_signal, umask},
 };
 
-use self::handles::HostHandles;
 pub(super) use self::job::Job;
+use self::{cgroups::MadeBeside, handles::HostHandles};
 use super::report::CreatedContainer;
 use crate::{
     command::{apply_apparmor, apply_oom_score, apply_selinux, label_keys},
@@ -77,13 +78,13 @@ fn end_with_monitor(monitor: Pid) -> Result<(), StartError> {
 fn create(job: &Job<'_>) -> Result<CreatedContainer, StartError> {
     let plan: ContainerPlan = job.task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_inherited_attributes(&plan)?;
-    let joined = HostHandles::open(job, &plan)?
-        .leave_host(job, &plan)?
-        .mount_root(job, &plan)?
-        .prepare_paths(job, &plan)?
-        .record_cgroups(job, &plan)?
-        .write_spec(job, &plan)?
-        .join_cgroups(job, &plan)?;
+    let detached = HostHandles::open(job, &plan)?.leave_host(job, &plan)?;
+    let joined = thread::scope(|scope| {
+        let beside = MadeBeside::begin(scope, job.task, &plan)?;
+        let paths = detached.mount_root(job, &plan)?.prepare_paths(job, &plan)?;
+        let (recorded, prepared, filter) = paths.record_cgroups(beside)?;
+        recorded.write_spec(job, &plan, filter)?.join_cgroups(job, &plan, prepared)
+    })?;
     match &plan.runtime {
         Some(runtime) => joined.run_installed(job, &plan, runtime),
         None => joined.build(job, &plan)?.start(&plan),

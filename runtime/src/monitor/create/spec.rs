@@ -49,7 +49,12 @@ pub(super) struct SpecWritten {
 
 impl CgroupsRecorded {
     /// Writes the complete spec to the bundle, and derives the engine's spec and the command from the plan.
-    pub fn write_spec(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<SpecWritten, StartError> {
+    pub fn write_spec(
+        self,
+        job: &Job<'_>,
+        plan: &ContainerPlan,
+        filter: Option<Vec<u8>>,
+    ) -> Result<SpecWritten, StartError> {
         let user = &self.paths.user;
         let devices = find_devices(plan, user)?;
         let held = held_capabilities();
@@ -73,7 +78,7 @@ impl CgroupsRecorded {
         };
         let stdio = stdio(job.outputs, plan.open_stdin.then_some(self.paths.ids_on_node))
             .context(|| "opening the container's standard streams".to_owned())?;
-        let command = confined_command(plan, user, held, job.report.as_raw_fd())?;
+        let command = confined_command(plan, user, held, filter, job.report.as_raw_fd())?;
         let device_rules = device_rules(plan, &devices);
         Ok(SpecWritten { recorded: self, spec, visible_cgroups, device_rules, stdio, command, nodes })
     }
