@@ -12,7 +12,7 @@ use rustix::{
 
 use super::{
     protocol::{CommandRequest, HelperOrder, HelperReply, request_file},
-    reaper::reap_later,
+    reaper::{reap_later, reap_others},
     request::{ExecExit, ExecRequest},
     stdio::null,
 };
@@ -172,6 +172,7 @@ impl Drop for ExecProcess {
             }
             // An error means that it was reaped already.
             drop(helper.reap());
+            reap_others();
         } else {
             reap_later(helper);
         }

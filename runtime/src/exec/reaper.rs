@@ -35,8 +35,16 @@ struct Reaper {
 
 /// Reaps a child of this process as soon as it has ended. Does not wait.
 pub(super) fn reap_later(child: ProcessRef) {
+    LATER.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+    reap_others();
+}
+
+/// Takes care of the helpers that have no reaper yet. A plugin that had no descriptors may have some now.
+pub(super) fn reap_others() {
     let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
-    later.push(child);
+    if later.is_empty() {
+        return;
+    }
     if let Err(error) = Reaper::get().and_then(|reaper| reaper.add(&mut later)) {
         tracing::warn!(%error, "exec helper not reaped before the next one");
     }
