@@ -13,7 +13,7 @@ use std::{
 use fixtures::{
     busybox::Images,
     must::Must,
-    wait::{eventually, seconds, within},
+    wait::{eventually, patient, seconds, within},
 };
 use kit::{node::Node, plugin::Plugin, task::Task};
 use proto::driver::{TaskEventsRequest, WaitTaskRequest};
@@ -161,7 +161,7 @@ async fn a_flood_of_events_and_calls_holds_no_other_task() {
     }
     let mut stats = Vec::new();
     for _ in 0..STREAMS {
-        stats.push(plugin.stats(other.id(), Duration::from_millis(100)).await.must("TaskStats"));
+        stats.push(plugin.stats(other.id(), patient(Duration::from_millis(100))).await.must("TaskStats"));
     }
     let mut starts = JoinSet::new();
     for _ in 0..STARTS {
