@@ -232,6 +232,12 @@ impl LayerMeter {
         self.pull.add_bytes(bytes);
     }
 
+    /// Adds the bytes that did not have to be transferred.
+    pub(crate) fn add_missing(&self) {
+        let missing = self.bytes_total.saturating_sub(self.bytes_done.load(Ordering::Relaxed));
+        self.add_bytes(missing);
+    }
+
     pub(crate) fn done(&self) {
         self.pull.layers_done.fetch_add(1, Ordering::Relaxed);
         self.pull.progress.report(PullEvent::LayerDone { layer: self.layer.clone() });

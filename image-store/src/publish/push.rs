@@ -179,6 +179,7 @@ async fn place_blobs(
             let mount_from = mount_from.as_deref();
             let upload = Upload { digest: &digest, size, file: Arc::new(file), start, mount_from, meter: &meter };
             let placed = session.place_blob(&upload).await?;
+            meter.add_missing();
             meter.done();
             Ok::<_, PullError>((placed, size))
         });

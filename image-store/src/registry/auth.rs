@@ -177,12 +177,7 @@ pub(crate) async fn fetch_token(
         let kind = "application/x-www-form-urlencoded";
         client.post(realm.clone()).header(reqwest::header::CONTENT_TYPE, kind).body(form)
     } else {
-        let mut url = realm.clone();
-        if let Some(service) = service {
-            url.query_pairs_mut().append_pair("service", service);
-        }
-        url.query_pairs_mut().append_pair("scope", scope);
-        let request = client.get(url);
+        let request = client.get(token_url(realm, service, scope));
         match credentials {
             Some(credentials) => request.header(reqwest::header::AUTHORIZATION, basic(credentials)),
             None => request,
@@ -205,6 +200,14 @@ pub(crate) async fn fetch_token(
     let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| PullError::malformed(format!("{name}: {what}"), "the answer holds no token"))?;
     Ok((format!("Bearer {token}"), life(answer.expires_in)))
+}
+
+/// The URL of a token request. Token servers expect one parameter for each entry of a scope. Pure.
+fn token_url(realm: &Url, service: Option<&str>, scope: &str) -> Url {
+    let mut url = realm.clone();
+    let entries = scope.split_ascii_whitespace().map(|entry| ("scope", entry));
+    url.query_pairs_mut().extend_pairs(service.map(|service| ("service", service)).into_iter().chain(entries));
+    url
 }
 
 fn life(expires_in: Option<u64>) -> Duration {
@@ -233,6 +236,17 @@ mod tests {
             scope: "repository:a/b:pull".into(),
         };
         assert_eq!(plan_for(header, "https://r.example/", true), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn each_entry_of_a_scope_is_a_parameter() {
+        let query = |realm: &str, service, scope| token_url(&url(realm), service, scope).query().map(str::to_owned);
+        let realm = "https://auth.example/token";
+        let two = query(realm, Some("s"), "repository:a:pull,push  repository:b:pull");
+        let expected = "service=s&scope=repository%3Aa%3Apull%2Cpush&scope=repository%3Ab%3Apull";
+        assert_eq!(two.as_deref(), Some(expected));
+        let one = query("https://auth.example/token?x=1", None, "repository:a:pull");
+        assert_eq!(one.as_deref(), Some("x=1&scope=repository%3Aa%3Apull"));
     }
 
     #[test]

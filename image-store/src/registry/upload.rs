@@ -69,8 +69,17 @@ impl Session {
         let Some(mut upload) = self.begin(blob, &what).await? else { return Ok(Placed::Mounted) };
         let (mut failures, mut furthest) = (0, 0);
         loop {
+            let before = upload.offset;
             let Failure { error, retry } = match self.advance(blob, &mut upload, &what).await {
                 Ok(true) => return Ok(Placed::Uploaded),
+                Ok(false) if upload.offset == before => {
+                    failures += 1;
+                    if failures >= self.limits.attempts {
+                        let problem = format!("it took no byte at offset {before}; {failures} attempts failed");
+                        return Err(PullError::malformed(format!("{}: {what}", self.host.name()), problem));
+                    }
+                    continue;
+                }
                 Ok(false) => {
                     // Only bytes that no earlier attempt brought there are progress.
                     if upload.offset > furthest {
@@ -232,7 +241,7 @@ fn received(range: Option<&str>) -> Option<u64> {
     (first == "0").then_some(if last == 0 { 0 } else { last.checked_add(1)? })
 }
 
-/// How many bytes a registry has after it took a chunk. Pure.
+/// How many bytes a registry has after it took a chunk, or a part of it, or nothing. Pure.
 fn acknowledged(range: Option<&str>, before: u64, end: u64) -> Result<u64, String> {
     let wrong = |range: &str| Err(format!("bytes {before} to {end} were sent, and it has the range {range:?}"));
     match range {
@@ -240,7 +249,7 @@ fn acknowledged(range: Option<&str>, before: u64, end: u64) -> Result<u64, Strin
         // One byte, or none.
         Some(range) if received(Some(range)) == Some(0) && end == 1 => Ok(end),
         Some(range) => match received(Some(range)) {
-            Some(offset) if (before + 1..=end).contains(&offset) => Ok(offset),
+            Some(offset) if (before..=end).contains(&offset) => Ok(offset),
             _ => wrong(range),
         },
     }
@@ -272,7 +281,9 @@ mod tests {
         assert_eq!(acknowledged(Some("0-19"), 10, 20), Ok(20));
         assert_eq!(acknowledged(Some("0-14"), 10, 20), Ok(15), "the rest is sent again");
         assert_eq!(acknowledged(Some("0-0"), 0, 1), Ok(1));
-        for range in ["0-0", "0-9", "0-20", "x"] {
+        assert_eq!(acknowledged(Some("0-9"), 10, 20), Ok(10), "all of it is sent again");
+        assert_eq!(acknowledged(Some("0-0"), 0, 20), Ok(0));
+        for range in ["0-0", "0-8", "0-20", "x"] {
             assert!(acknowledged(Some(range), 10, 20).is_err(), "{range}");
         }
     }

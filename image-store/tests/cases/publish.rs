@@ -1,12 +1,20 @@
 //! Uploads of layouts to registries, and downloads of images as layouts.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use fixtures::{
     image::{Built, Entry, Image, Layer, archive, digest},
     registry::{Action, Auth, DockerRegistry, Fault, Registry, Relay, Request},
 };
-use image_store::{LayoutImage, Limits, PullError, PushRequest, Pushed, RegistryConfig, Secret, Silent, StoreConfig};
+use image_store::{
+    LayoutImage, Limits, Progress, PullError, PullEvent, PushRequest, Pushed, RegistryConfig, Secret, Silent,
+    StoreConfig,
+};
 use serde_json::json;
 
 use crate::common::{Bench, limits, noise, shown};
@@ -133,6 +141,54 @@ async fn a_registry_that_never_takes_a_chunk_ends_the_upload() {
     let error = push(&built, &registry.reference("app:1")).await.unwrap_err();
     assert!(!error.recoverable() && error.to_string().contains("400"), "{error}");
     assert!(!registry.requests().iter().any(|request| request.path.contains("/manifests/")), "no manifest without it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_that_the_registry_did_not_take_is_sent_again() {
+    let built = images();
+    let takes_nothing = |registry: &Registry, times| {
+        let headers =
+            vec![("Location".to_owned(), "/v2/app/blobs/uploads/1".to_owned()), ("Range".to_owned(), "0-0".to_owned())];
+        registry.fault(Fault::on("/blobs/uploads/1", Action::Status(202, headers)).method("PATCH").times(times));
+    };
+    let one = StoreConfig { limits: Limits { parallel_per_pull: 1, ..config().limits }, ..config() };
+    let registry = Registry::start();
+    takes_nothing(&registry, 1);
+    push_as(&one, &built, &registry.reference("app:1"), None).await.unwrap();
+    let registry = Registry::start();
+    takes_nothing(&registry, usize::MAX);
+    let error = push_as(&one, &built, &registry.reference("app:1"), None).await.unwrap_err();
+    assert!(error.to_string().contains("took no byte"), "{error}");
+}
+
+/// Notes the last state of a push.
+#[derive(Default)]
+struct Noted(Mutex<(u64, u64)>);
+
+impl Progress for Noted {
+    fn report(&self, event: PullEvent) {
+        if let PullEvent::Advanced { bytes_done, bytes_total, .. } = event {
+            let mut noted = self.0.lock().unwrap();
+            *noted = (noted.0.max(bytes_done), bytes_total);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_progress_of_a_push_counts_blobs_that_are_there() {
+    let (registry, built, directory) = (Registry::start(), images(), tempfile::tempdir().unwrap());
+    for name in ["app:1", "app:2"] {
+        let noted = Arc::new(Noted::default());
+        let request = PushRequest {
+            layout: layout(directory.path(), &built),
+            reference: registry.reference(name).parse().unwrap(),
+            mount_from: None,
+            idle_timeout: IDLE,
+        };
+        config().push(request, Arc::clone(&noted) as Arc<dyn Progress>).await.unwrap();
+        let (done, total) = *noted.0.lock().unwrap();
+        assert!(done == total && total > 2 * CHUNK, "{name}: {done} of {total}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
