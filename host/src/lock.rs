@@ -75,8 +75,8 @@ pub fn lock<F: AsFd>(
     }
 }
 
-/// Opens a directory whose lock [`lock`] takes, and makes it with the mode 0700 if it is missing. Its parent exists.
-/// Other processes may remove it at any time, so also between the two steps.
+/// Opens a directory for [`lock`]. A missing directory is made, with the mode 0700; its parent must exist. Another
+/// process may remove the directory between the two steps. Then both are repeated.
 pub fn open_directory(path: &Path) -> io::Result<File> {
     loop {
         match DirBuilder::new().mode(0o700).create(path) {

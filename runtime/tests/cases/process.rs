@@ -547,8 +547,8 @@ fn namespaces_of_the_host() {
     assert_eq!(node.run(plan).1.trim(), own[1]);
 }
 
-/// What a mount of sysfs, mqueue or proc shows is decided when the mount is made. There is one sysfs for each network
-/// namespace and one mqueue for each IPC namespace, so the number of the file system tells whose it is.
+/// What a mount of sysfs, mqueue or proc shows is decided when the mount is made. Each network namespace has a sysfs of
+/// its own, and each IPC namespace an mqueue of its own. So the device numbers of the mounts identify the namespaces.
 fn mounts_show_its_own_namespaces() {
     let node = Node::new();
     let holder = NetworkHolder::new();
