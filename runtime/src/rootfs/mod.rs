@@ -8,6 +8,7 @@
 //! - `relabel`: SELinux labels of files.
 //! - `mount_tree`: detached mounts; `root`: paths inside a root; `layers`: layers as directories or mounted images.
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
+//! - `copies`: copies of images and directories for callers that make no container.
 //! - `writable`: the writable layer of a container; `sized_layer`: one with a limit.
 //! - `volume`, `volume_import`: named volumes; `anonymous_volume`: volumes without a name.
 //! - `image_mounts`: images that a container mounts beside its own.
@@ -23,6 +24,7 @@ mod bind_sources;
 mod binds;
 mod build_mounts;
 mod cgroup_mounts;
+mod copies;
 mod copy;
 mod debug_root;
 mod device_nodes;
@@ -47,6 +49,7 @@ pub(crate) use bind_sources::{BindSources, PreparedBinds};
 pub(crate) use binds::make_binds;
 pub(crate) use build_mounts::BuildMounts;
 pub(crate) use cgroup_mounts::cgroup_tree;
+pub use copies::copy_image;
 pub(crate) use debug_root::DebugRoot;
 pub(crate) use device_nodes::device_nodes;
 pub(crate) use empty_namespace::EmptyNamespace;

@@ -34,7 +34,7 @@ pub(super) enum Marks {
 }
 
 /// Copies files to one directory tree.
-pub(super) struct EntryCopier {
+pub(super) struct EntryCopier<'a> {
     root: OwnedFd,
     /// Files with several hard links: device and inode, and the path of the first copy.
     hard_links: HashMap<(u64, u64), Vec<u8>>,
@@ -42,11 +42,18 @@ pub(super) struct EntryCopier {
     reflinks: bool,
     buffer: Vec<u8>,
     marks: Marks,
+    cancelled: &'a dyn Fn() -> bool,
 }
 
-impl EntryCopier {
-    pub fn new(root: OwnedFd, marks: Marks) -> Self {
-        Self { root, hard_links: HashMap::new(), reflinks: true, buffer: vec![0; XATTR_MAX], marks }
+impl<'a> EntryCopier<'a> {
+    pub fn new(root: OwnedFd, marks: Marks, cancelled: &'a dyn Fn() -> bool) -> Self {
+        Self { root, hard_links: HashMap::new(), reflinks: true, buffer: vec![0; XATTR_MAX], marks, cancelled }
+    }
+
+    /// Fails if the copy is cancelled. It is called before each file and before each part of a file's content.
+    pub fn check(&self) -> io::Result<()> {
+        let cancelled = || io::Error::new(io::ErrorKind::Interrupted, "the copy was cancelled");
+        if (self.cancelled)() { Err(cancelled()) } else { Ok(()) }
     }
 
     /// The root of the directory tree.
@@ -149,6 +156,7 @@ impl EntryCopier {
     fn copy_range(&mut self, from: &OwnedFd, to: &OwnedFd, begin: u64, end: u64) -> io::Result<()> {
         let mut offset = begin;
         while offset < end {
+            self.check()?;
             let (mut input, mut output) = (offset, offset);
             let length = usize::try_from((end - offset).min(CHUNK)).unwrap_or(usize::MAX);
             let copied = retry_on_intr(|| copy_file_range(from, Some(&mut input), to, Some(&mut output), length));

@@ -41,28 +41,47 @@ const OPAQUE_SOCKET: &CStr = c".wh..wh..opq";
 
 /// Copies the merged content of `layers`, top-most first, to the empty directory `target`.
 pub(in crate::rootfs) fn copy_layers(layers: &[PathBuf], target: &Path) -> Result<(), RuntimeError> {
-    copy(layers, target, Marks::OfOverlayfs, &|| false)
+    copy_layers_until(layers, target, &|| false)
+}
+
+/// The same. Before each file and each part of a large file it asks whether the copy is `cancelled`.
+pub(in crate::rootfs) fn copy_layers_until(
+    layers: &[PathBuf],
+    target: &Path,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<(), RuntimeError> {
+    copy_opened(&open_layers(layers)?, target, cancelled)
+}
+
+/// The same with directories of the layers.
+pub(super) fn copy_opened(layers: &[OwnedFd], target: &Path, cancelled: &dyn Fn() -> bool) -> Result<(), RuntimeError> {
+    copy(layers, target, Marks::OfOverlayfs, cancelled)
 }
 
 /// Copies the content and the attributes of the directory `source` to the empty directory `target`. No file hides
-/// another one. Before each file it asks whether the copy is `cancelled`.
+/// another one. Before each file and each part of a large file it asks whether the copy is `cancelled`.
 pub(in crate::rootfs) fn copy_tree(
     source: &Path,
     target: &Path,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<(), RuntimeError> {
-    copy(&[source.to_owned()], target, Marks::None, cancelled)
+    copy(&open_layers(&[source.to_owned()])?, target, Marks::None, cancelled)
 }
 
-fn copy(layers: &[PathBuf], target: &Path, marks: Marks, cancelled: &dyn Fn() -> bool) -> Result<(), RuntimeError> {
+/// Opens the root of each layer.
+pub(super) fn open_layers(layers: &[PathBuf]) -> Result<Vec<OwnedFd>, RuntimeError> {
     let mut roots = Vec::new();
     for layer in layers {
         let root = open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         roots.push(root.context(|| format!("image layer {}", layer.display()))?);
     }
+    Ok(roots)
+}
+
+fn copy(roots: &[OwnedFd], target: &Path, marks: Marks, cancelled: &dyn Fn() -> bool) -> Result<(), RuntimeError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = open(target, flags, Mode::empty()).context(|| format!("opening {}", target.display()))?;
-    let mut merge = Merge { layers: &roots, copier: EntryCopier::new(root, marks), marks, cancelled };
+    let mut merge = Merge { layers: roots, copier: EntryCopier::new(root, marks, cancelled), marks };
     let mut steps = vec![Step::Fill { path: Vec::new(), layers: (0..roots.len()).collect() }];
     while let Some(step) = steps.pop() {
         merge.step(&step, &mut steps).context(|| {
@@ -104,9 +123,8 @@ enum NameState {
 
 struct Merge<'a> {
     layers: &'a [OwnedFd],
-    copier: EntryCopier,
+    copier: EntryCopier<'a>,
     marks: Marks,
-    cancelled: &'a dyn Fn() -> bool,
 }
 
 impl Merge<'_> {
@@ -151,9 +169,7 @@ impl Merge<'_> {
             if [c".", c".."].contains(&name) || matches!(names.get(name), Some(NameState::Settled)) {
                 continue;
             }
-            if (self.cancelled)() {
-                return Err(io::Error::new(io::ErrorKind::Interrupted, "the copy was cancelled"));
-            }
+            self.copier.check()?;
             let stat = statat(&source, name, AtFlags::SYMLINK_NOFOLLOW)?;
             let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             match names.get_mut(name) {
@@ -182,7 +198,7 @@ impl Merge<'_> {
 }
 
 /// Whether a file is a whiteout.
-fn is_whiteout(stat: &Stat) -> bool {
+pub(super) fn is_whiteout(stat: &Stat) -> bool {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Socket => true,
         FileType::CharacterDevice => stat.st_rdev == 0,
@@ -191,7 +207,7 @@ fn is_whiteout(stat: &Stat) -> bool {
 }
 
 /// Whether a directory hides its content in lower layers.
-fn is_opaque(parent: impl AsFd, name: &CStr) -> Result<bool, Errno> {
+pub(super) fn is_opaque(parent: impl AsFd, name: &CStr) -> Result<bool, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     let mut value = [0u8; 4];

@@ -17,7 +17,10 @@ use rustix::{
     mount::{MountPropagationFlags, mount_change},
 };
 
-use super::merge::{OPAQUE, copy_layers};
+use super::{
+    merge::{OPAQUE, copy_layers, copy_layers_until},
+    part::copy_part,
+};
 use crate::rootfs::overlay::Overlay;
 
 fn can_mount() -> bool {
@@ -185,7 +188,72 @@ proptest! {
             let target = tempfile::tempdir_in(directory.path()).expect("a directory");
             copy_layers(&layers, target.path()).expect("copied");
             prop_assert_eq!(describe(target.path()), expected.clone());
+            for (path, line) in &expected {
+                let part = tempfile::tempdir_in(directory.path()).expect("a directory");
+                let copied = copy_part(&layers, &Path::new("/").join(path), part.path(), &|| false);
+                // The first part of a line is the mode.
+                if line.starts_with("4") {
+                    copied.expect("copied");
+                    prop_assert_eq!(describe(part.path()), below(&expected, path));
+                } else {
+                    prop_assert!(copied.is_err(), "{} is no directory", path);
+                }
+            }
         }
+    }
+}
+
+/// The description of a directory in that of the whole.
+fn below(all: &BTreeMap<String, String>, directory: &str) -> BTreeMap<String, String> {
+    let inside = all.iter().filter_map(|(path, line)| {
+        Some((Path::new(path).strip_prefix(directory).ok()?.display().to_string(), line.clone()))
+    });
+    inside.collect()
+}
+
+#[test]
+fn a_part_is_found_as_in_a_container_of_the_image() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    for name in ["top/srv/models", "low/srv/models/deep", "low/hidden/below", "low/etc", "outside"] {
+        fs::create_dir_all(at(name)).expect("a directory");
+    }
+    fs::write(at("top/srv/models/new"), "").expect("written");
+    fs::write(at("low/srv/models/old"), "").expect("written");
+    fs::write(at("outside/secret"), "").expect("written");
+    mknodat(CWD, at("top/hidden"), FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout");
+    for (name, text) in [
+        ("top/latest", "srv/models"),
+        ("low/srv/absolute", "/srv/./models/"),
+        ("low/srv/up", "../../../../srv/models"),
+        ("low/etc/chain", "../latest"),
+        ("top/loop", "loop"),
+        ("top/out", &at("outside").display().to_string()),
+    ] {
+        symlink(text, at(name)).expect("a link");
+    }
+    let layers = [at("top"), at("low")];
+    let copy = |part: &str| {
+        let target = tempfile::tempdir().expect("a directory");
+        let copied = copy_part(&layers, Path::new(part), target.path(), &|| false);
+        copied.map(|()| describe(target.path()).into_keys().collect::<Vec<_>>()).map_err(|error| error.to_string())
+    };
+    for part in ["srv/models", "/srv/models/", "latest", "srv/absolute", "srv/up", "etc/chain", "srv/../../latest/."] {
+        assert_eq!(copy(part), Ok(["", "deep", "new", "old"].map(str::to_owned).to_vec()), "{part}");
+    }
+    for (part, problem) in [
+        ("hidden/below", "No such file"),
+        ("missing", "No such file"),
+        ("srv/models/new", "Not a directory"),
+        ("srv/models/new/x", "Not a directory"),
+        ("loop", "os error 40"),
+        ("out", "No such file"),
+    ] {
+        let error = copy(part).expect_err("refused");
+        assert!(error.contains(part) && error.contains(problem), "{error}");
     }
 }
 
@@ -235,6 +303,27 @@ fn links_holes_devices_capabilities_and_special_bits_are_kept() {
         assert_eq!(value[..length], capability, "{name}");
     }
     assert!(copy.join(&long).join(std::ffi::OsStr::from_bytes(b"bytes-\xff")).exists());
+}
+
+#[test]
+fn a_cancelled_copy_ends_within_a_file() {
+    const DISTANCE: u64 = 4 << 20;
+    // On this file system there are no reflinks, with which a file is copied at once.
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (layer, copy) = (directory.path().join("layer"), directory.path().join("copy"));
+    [&layer, &copy].into_iter().for_each(|path| fs::create_dir(path).expect("a directory"));
+    let file = fs::File::create(layer.join("large")).expect("a file");
+    for part in 0..3 {
+        std::os::unix::fs::FileExt::write_all_at(&file, b"part", part * DISTANCE).expect("written");
+    }
+    let asked = std::cell::Cell::new(0);
+    let cancelled = || asked.replace(asked.get() + 1) == 2;
+    let error = copy_layers_until(&[layer], &copy, &cancelled).expect_err("cancelled").to_string();
+    assert!(error.contains("the copy was cancelled"), "{error}");
+    assert_eq!(asked.get(), 3, "before the file, and before each of its parts");
+    let content = fs::read(copy.join("large")).expect("a part of the file");
+    let second = usize::try_from(DISTANCE).expect("a small number");
+    assert!(content.starts_with(b"part") && !content[second..].contains(&b'p'), "the second part is not copied");
 }
 
 #[test]
