@@ -115,6 +115,8 @@ impl Agent {
         let client = Endpoint { http_port: client_http, config: agent.client.config() };
         let overrides = overrides.map(|text| (agent.client.overrides(), text));
         config::write(tools, &agent.path, &agent.subnets, &server, &client, consul, overrides)?;
+        // Nomad gives no variable of the agent to plugins of host volumes.
+        fs::copy(agent.client.config(), volume_plugins.join("oci-rs-volume.hcl"))?;
         agent.server.start()?;
         agent.wait_leader()?;
         agent.launch()?;

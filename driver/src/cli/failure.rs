@@ -29,15 +29,23 @@ impl Failure {
         Self::Failed(error.to_string())
     }
 
+    /// The reason; empty if it was reported already.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Failed(text) | Self::NotFound(text) | Self::InUse(text) => text,
+            Self::Damage | Self::Closed => "",
+        }
+    }
+
     /// Writes the reason to stderr, and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        let (code, text) = match self {
-            Self::Failed(text) => (1, text.as_str()),
-            Self::Damage => (3, ""),
-            Self::NotFound(text) => (4, text.as_str()),
-            Self::InUse(text) => (5, text.as_str()),
-            Self::Closed => (1, ""),
+        let code = match self {
+            Self::Failed(_) | Self::Closed => 1,
+            Self::Damage => 3,
+            Self::NotFound(_) => 4,
+            Self::InUse(_) => 5,
         };
+        let text = self.reason();
         if !text.is_empty() && writeln!(io::stderr(), "oci-rs: {}", printable_lines(text)).is_err() {
             return ExitCode::FAILURE;
         }

@@ -16,7 +16,7 @@ mod exec;
 mod failure;
 mod filter;
 mod format;
-mod image;
+pub mod image;
 mod inspect;
 mod logs;
 mod migrate;

@@ -24,6 +24,7 @@ pub fn delete(place: &Place) -> Result<(), PluginError> {
         begin(place, &record)?;
     }
     complete(place)?;
+    place.check_not_lost()?;
     content(place)?;
     let foreign = place.is_taken()?;
     forget(place)?;

@@ -9,15 +9,19 @@
 //! - One call at a time works on a volume. The kernel frees its lock when it is killed.
 //! - What is mounted is read from the kernel. After a reboot, Nomad's next `create` mounts the volume again.
 //! - A directory that this plugin has not recorded is never removed or replaced.
+//! - The next call that makes a volume of any id removes what killed calls left.
 
+mod content;
 mod create;
 mod delete;
 mod error;
 mod file_system;
+mod log;
 mod parameters;
 mod place;
 mod record;
 mod request;
+mod sweep;
 
 use std::{
     env,
@@ -28,10 +32,11 @@ use std::{
 
 use serde_json::{Value, json};
 
-use self::{error::PluginError, request::Operation};
-
-/// The name of the executable as a volume plugin, which is the volumes' `plugin_id`.
-const NAME: &str = "oci-rs-volume";
+use self::{
+    error::PluginError,
+    log::{NAME, tell},
+    request::Operation,
+};
 
 /// Whether this process is a volume plugin: by the name of its file, or by Nomad's variable.
 pub fn is_called() -> bool {
@@ -65,10 +70,4 @@ fn perform(operation: Operation) -> Result<Option<Value>, PluginError> {
         }
         Operation::Delete(place) => delete::delete(&place).map(|()| None),
     }
-}
-
-/// Writes a line for the agent's log.
-fn tell(text: &str) {
-    // Without a reader there is no log.
-    writeln!(io::stderr(), "{NAME}: {text}").ok();
 }

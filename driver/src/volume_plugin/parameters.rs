@@ -1,11 +1,12 @@
 //! The parameters of a volume, from `parameters` in its specification.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
+use image_store::Reference;
 use runtime::file_system::FileSystem;
 
 /// The names of all parameters.
-const NAMES: &str = "uid, gid, mode, fs";
+const NAMES: &str = "uid, gid, mode, fs, image, path";
 
 /// Checked parameters. What is not given is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +19,20 @@ pub struct Parameters {
     pub mode: Option<u32>,
     /// The kind of the file system of a volume with a limit.
     pub file_system: Option<FileSystem>,
+    /// What a new volume is filled with.
+    pub source: Option<Source>,
+}
+
+/// The content of a new volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// An image.
+    Image {
+        /// Its name.
+        reference: Reference,
+        /// The directory of it that is taken; without one, all of it.
+        part: Option<PathBuf>,
+    },
 }
 
 impl Parameters {
@@ -27,6 +42,7 @@ impl Parameters {
         let given: Option<BTreeMap<String, String>> =
             serde_json::from_str(text).map_err(|error| format!("DHV_PARAMETERS is no object of texts: {error}"))?;
         let (mut parameters, mut problems) = (Self::default(), Vec::new());
+        // In the order of the alphabet, so `image` comes before `path`.
         for (name, value) in given.unwrap_or_default() {
             if let Err(problem) = parameters.set(&name, &value) {
                 problems.push(format!("parameter {name}: {problem}"));
@@ -46,6 +62,19 @@ impl Parameters {
             "gid" => self.gid = Some(id(value)?),
             "mode" => self.mode = Some(mode(value)?),
             "fs" => self.file_system = Some(file_system(value)?),
+            "image" => {
+                let reference = value.parse().map_err(|error| format!("{error}"))?;
+                self.source = Some(Source::Image { reference, part: None });
+            }
+            "path" => {
+                let Some(Source::Image { part, .. }) = &mut self.source else {
+                    return Err("it is a directory of an image: give the parameter image, or remove path".to_owned());
+                };
+                if value.is_empty() || value.contains('\0') {
+                    return Err(format!("{value:?} is no path: write a directory of the image, such as \"/srv\""));
+                }
+                *part = Some(PathBuf::from(value));
+            }
             "encryption" => {
                 return Err("volumes are not encrypted by this plugin: remove the parameter, and put the client's \
                             host_volumes_dir on an encrypted device"
@@ -84,9 +113,16 @@ mod tests {
         for text in ["null", "{}"] {
             assert_eq!(Parameters::parse(text, false), Ok(Parameters::default()));
         }
-        let all = r#"{"uid": "1000", "gid": "0", "mode": "02770", "fs": "xfs"}"#;
-        let expected =
-            Parameters { uid: Some(1000), gid: Some(0), mode: Some(0o2770), file_system: Some(FileSystem::Xfs) };
+        let all =
+            r#"{"uid": "1000", "gid": "0", "mode": "02770", "fs": "xfs", "path": "/srv", "image": "r.example/m:1"}"#;
+        let reference = "r.example/m:1".parse().unwrap();
+        let expected = Parameters {
+            uid: Some(1000),
+            gid: Some(0),
+            mode: Some(0o2770),
+            file_system: Some(FileSystem::Xfs),
+            source: Some(Source::Image { reference, part: Some("/srv".into()) }),
+        };
         assert_eq!(Parameters::parse(all, true), Ok(expected));
     }
 
@@ -104,6 +140,9 @@ mod tests {
             (r#"{"fs": "ext4"}"#, &["parameter fs", "give capacity_max"]),
             (r#"{"encryption": "luks"}"#, &["parameter encryption", "remove the parameter"]),
             (r#"{"size": "1G", "gid": "x"}"#, &["parameter size: there is no such parameter, but uid", "gid: \"x\""]),
+            (r#"{"image": "a b"}"#, &["parameter image: invalid image reference \"a b\""]),
+            (r#"{"image": "a", "path": ""}"#, &["parameter path", "write a directory of the image"]),
+            (r#"{"path": "/srv"}"#, &["parameter path", "give the parameter image"]),
             (r#"{"uid": 7}"#, &["DHV_PARAMETERS"]),
         ] {
             let error = Parameters::parse(text, false).unwrap_err();

@@ -10,7 +10,7 @@
 use std::{
     fs::{self, DirBuilder, File},
     io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -24,6 +24,19 @@ use super::error::PluginError;
 
 /// The plugin's own directory in the directory of all volumes. No id of a volume begins with a dot.
 const OWN: &str = ".oci-rs";
+
+/// Whether a text is the id of a volume. It becomes the name of directories.
+pub fn is_id(text: &str) -> bool {
+    /// The length of a UUID. Nomad uses no other ids.
+    const LENGTH: usize = 36;
+    text.len() == LENGTH && text.chars().all(|digit| digit.is_ascii_hexdigit() || digit == '-')
+}
+
+/// Whether a directory with this mode and owner keeps all users but root from the files below it. An entry of an access
+/// control list needs a bit of the group too (acl(5)).
+fn keeps_users_out(mode: u32, owner: u32) -> bool {
+    owner == 0 && mode & 0o011 == 0
+}
 
 /// The place of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +113,62 @@ impl Place {
         }
     }
 
+    /// Takes the lock of the volume, if the plugin has a directory for it and no call works on it.
+    pub fn lock_now(&self) -> Result<Option<File>, PluginError> {
+        let own = self.own();
+        let locked = lock(&own, Wait::No, false, || File::open(&own));
+        match locked.context(|| format!("locking {}", own.display()))? {
+            Locked::Held(locked) => Ok(Some(locked)),
+            Locked::Busy | Locked::Missing => Ok(None),
+        }
+    }
+
+    /// The places of all other volumes for which the plugin has a directory.
+    pub fn others(&self) -> Result<Vec<Self>, PluginError> {
+        let mut all = Self::all(&self.volumes)?;
+        all.retain(|place| place.id != self.id);
+        Ok(all)
+    }
+
+    /// The places of all volumes of a directory.
+    pub fn all(volumes: &Path) -> Result<Vec<Self>, PluginError> {
+        let own = volumes.join(OWN);
+        let action = || format!("listing {}", own.display());
+        let entries = match fs::read_dir(&own) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.context(action)?,
+        };
+        let mut places = Vec::new();
+        for entry in entries {
+            let name = entry.context(action)?.file_name().into_string();
+            places.extend(name.ok().filter(|name| is_id(name)).map(|id| Self::new(volumes.to_owned(), id)));
+        }
+        Ok(places)
+    }
+
+    /// Whether only root reaches the volumes by their paths, because of one of the directories above them.
+    pub fn is_private(&self) -> Result<bool, PluginError> {
+        let action = || format!("looking at {}", self.volumes.display());
+        // Links are resolved, because the directories that count are those on the way of the kernel.
+        for directory in self.volumes.canonicalize().context(action)?.ancestors() {
+            let found = fs::metadata(directory).context(action)?;
+            if keeps_users_out(found.mode(), found.uid()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The file with the volume's file system, if there is one.
+    pub fn existing_file(&self) -> Result<Option<PathBuf>, PluginError> {
+        for file in [FileSystem::Ext4, FileSystem::Xfs].map(|kind| self.file(kind)) {
+            if file.try_exists().context(|| format!("looking at {}", file.display()))? {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether something has the name that tasks mount.
     pub fn is_taken(&self) -> Result<bool, PluginError> {
         match fs::symlink_metadata(self.path()) {
@@ -115,5 +184,58 @@ impl Place {
             "{} exists, and this plugin has no record of it: move it away, or remove it if it is not needed",
             path.display()
         ))
+    }
+
+    /// Fails if the volume has been at its path, but its record is gone, and `content` would remove its file system. A
+    /// volume that was never complete has never been at its path, so no task has written to it.
+    pub fn check_not_lost(&self) -> Result<(), PluginError> {
+        if !self.is_taken()? {
+            return Ok(());
+        }
+        let Some(file) = self.existing_file()? else { return Ok(()) };
+        let (record, path) = (self.record(), self.path());
+        Err(PluginError::new(format!(
+            "the record {} is gone, and the content of the volume is kept: restore the record from a backup; or \
+             unmount {path} and remove it, and move {} away, which has the content",
+            record.display(),
+            file.display(),
+            path = path.display(),
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_directory_of_root_alone_keeps_users_out() {
+        for (mode, owner, keeps) in [
+            (0o40_700, 0, true),
+            (0o40_600, 0, true),
+            (0o40_766, 0, true),
+            (0o40_711, 0, false),
+            (0o40_710, 0, false),
+            (0o40_701, 0, false),
+            (0o41_777, 0, false),
+            (0o40_700, 1000, false),
+        ] {
+            assert_eq!(keeps_users_out(mode, owner), keeps, "{mode:o} {owner}");
+        }
+    }
+
+    #[test]
+    fn a_file_system_without_a_record_is_kept_once_the_volume_was_at_its_path() {
+        let volumes = tempfile::tempdir().unwrap();
+        let place = Place::new(volumes.path().to_owned(), "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01".to_owned());
+        assert!(place.check_not_lost().is_ok());
+        fs::create_dir_all(place.own()).unwrap();
+        fs::write(place.file(FileSystem::Xfs), "").unwrap();
+        assert!(place.check_not_lost().is_ok(), "a killed call has left it");
+        fs::create_dir(place.path()).unwrap();
+        let error = place.check_not_lost().unwrap_err().to_string();
+        assert!(error.contains("volume.json is gone") && error.contains("volume.xfs away"), "{error}");
+        fs::remove_file(place.file(FileSystem::Xfs)).unwrap();
+        assert!(place.check_not_lost().is_ok(), "there is nothing to keep but a directory, which stays");
     }
 }

@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{error::PluginError, parameters::Parameters, place::Place};
+use super::{
+    error::PluginError,
+    parameters::Parameters,
+    place::{Place, is_id},
+};
 
 /// The variable of the operation, which is the first argument too.
 pub const OPERATION: &str = "DHV_OPERATION";
@@ -33,6 +37,8 @@ pub struct Request {
     pub capacity: Capacity,
     /// Its parameters.
     pub parameters: Parameters,
+    /// The directory of Nomad's plugins of this kind.
+    pub plugins: Option<PathBuf>,
 }
 
 /// The size of a volume as its specification gives it, in bytes. A zero is not given. Nomad refuses a maximum below the
@@ -74,6 +80,7 @@ impl Request {
             namespace: text("DHV_NAMESPACE"),
             capacity,
             parameters: Parameters::parse(&parameters, capacity.is_limit())?,
+            plugins: variable("DHV_PLUGIN_DIR").map(PathBuf::from),
         })
     }
 }
@@ -92,13 +99,6 @@ fn place(variable: impl Fn(&str) -> Option<String>) -> Result<Place, String> {
         return Err(format!("DHV_VOLUME_ID is no id of a volume: {id:?}"));
     }
     Ok(Place::new(directory, id))
-}
-
-/// Whether a text is the id of a volume. It becomes the name of directories.
-pub fn is_id(text: &str) -> bool {
-    /// The length of a UUID. Nomad uses no other ids.
-    const LENGTH: usize = 36;
-    text.len() == LENGTH && text.chars().all(|digit| digit.is_ascii_hexdigit() || digit == '-')
 }
 
 impl Capacity {
@@ -168,6 +168,7 @@ mod tests {
             namespace: "default".to_owned(),
             capacity: Capacity { min: 0, max: 50_000_000 },
             parameters: Parameters::default(),
+            plugins: None,
         };
         assert_eq!(parse("create", &[]), Ok(Operation::Create(Box::new(request))));
         assert_eq!(parse("delete", &[]), Ok(Operation::Delete(place())));

@@ -12,6 +12,7 @@ use crate::{Case, Env, Needs::OwnAgent};
 pub const CASES: &[Case] = &[
     ("volume_outlives_task_agent_and_job", OwnAgent, outlives_task_agent_and_job),
     ("volume_of_our_plugin_has_a_limit", OwnAgent, of_our_plugin_has_a_limit),
+    ("volume_of_an_image_has_its_files", OwnAgent, of_an_image_has_its_files),
 ];
 
 /// A mount that is removed when the value is dropped.
@@ -115,12 +116,12 @@ fn outlives_task_agent_and_job(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// The specification of a volume in `docs/volumes.md`, without its name and type.
-fn documented() -> Outcome<String> {
+/// The specification of a volume in `docs/volumes.md` that contains a text, without its name and type.
+fn documented(part: &str) -> Outcome<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/volumes.md");
     let text = fs::read_to_string(path).context(path)?;
     let blocks = text.split("```hcl\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let mut found = blocks.filter(|block| block.contains("plugin_id    = \"oci-rs-volume\""));
+    let mut found = blocks.filter(|block| block.contains("\"oci-rs-volume\"") && block.contains(part));
     let block = found.next().ok_or_else(|| Failure(format!("{path} has no volume of our plugin")))?;
     let is_own = |line: &&str| !line.starts_with("name ") && !line.starts_with("type ");
     Ok(block.lines().filter(is_own).map(|line| format!("{line}\n")).collect())
@@ -128,7 +129,7 @@ fn documented() -> Outcome<String> {
 
 /// The volume of the documentation is limited, and a reboot does not lose it.
 fn of_our_plugin_has_a_limit(env: &Env) -> Outcome {
-    let (id, volume) = create_of(env.agent, "limited", &documented()?)?;
+    let (id, volume) = create_of(env.agent, "limited", &documented("capacity_max")?)?;
     let directory = PathBuf::from(volume["HostPath"].as_str().unwrap_or_default());
     let mounted = Mounted(directory.clone());
     let capacity = volume["CapacityBytes"].as_u64().unwrap_or_default();
@@ -148,6 +149,34 @@ fn of_our_plugin_has_a_limit(env: &Env) -> Outcome {
     env.agent.launch()?;
     let _mounted = Mounted(directory.clone());
     assert_eq!(fs::read_to_string(directory.join("file"))?, "kept\n");
+    nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
+    assert!(!directory.exists(), "{} is left", directory.display());
+    Ok(())
+}
+
+/// The volume of the documentation that is filled from an image, with the image and a directory of the test registry.
+fn of_an_image_has_its_files(env: &Env) -> Outcome {
+    let image = env.registry.image();
+    let text =
+        documented("image = ")?.replace("registry.example/team/models:1", &image).replace("/srv/models", "/bin/..");
+    let (id, volume) = create_of(env.agent, "filled", &text)?;
+    let directory = PathBuf::from(volume["HostPath"].as_str().unwrap_or_default());
+    let job = Job::new("volume").var("image", &image).var("volume", "filled");
+    let alloc = env.agent.run(&job)?;
+    wait_starts(&alloc, &directory, 1)?;
+    // The image of the volume is the image of the task. The task has written one file to it.
+    let look = "cd /data && for file in bin etc; do for name in $(find $file); do test -L $name || \
+                test \"$(stat -c '%a %u %g %F' $name)\" = \"$(stat -c '%a %u %g %F' /$name)\" || echo $name; \
+                test ! -f $name || cmp -s $name /$name || echo content of $name; done; done; ls /data | grep starts; \
+                stat -c %u /data";
+    let differing = sh(&alloc, look)?;
+    let left_out = ["etc/hosts", "etc/resolv.conf", "etc/hostname"];
+    let lines: Vec<&str> = differing.lines().filter(|line| !left_out.iter().any(|name| line.contains(name))).collect();
+    assert_eq!(lines, ["starts", "1000"], "{differing}");
+    alloc.stop()?;
+    env.agent.stop()?;
+    env.agent.launch()?;
+    assert!(fs::read_to_string(directory.join("starts")).is_ok(), "the volume was filled again");
     nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
     assert!(!directory.exists(), "{} is left", directory.display());
     Ok(())

@@ -12,51 +12,55 @@ use std::{
 };
 
 use fixtures::must::Must;
-use kit::plugin::binary;
+use kit::{node::Node, plugin::binary};
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
-const ID: &str = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01";
-const MEBIBYTE: u64 = 1 << 20;
-const POINT: &str = "OCI_RS_FAILPOINT";
+pub const ID: &str = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01";
+pub const MEBIBYTE: u64 = 1 << 20;
+pub const POINT: &str = "OCI_RS_FAILPOINT";
 const TRACE: &str = "OCI_RS_FAILPOINT_TRACE";
 
 /// The volumes of one client.
-struct Client(TempDir);
+pub struct Client {
+    root: TempDir,
+    /// Where the driver's plugin leaves its directories for commands.
+    run: Option<PathBuf>,
+}
 
 /// The specification of a volume.
 #[derive(Clone)]
-struct Spec {
-    id: &'static str,
-    min: u64,
-    max: u64,
-    parameters: Json,
+pub struct Spec {
+    pub id: &'static str,
+    pub min: u64,
+    pub max: u64,
+    pub parameters: Json,
 }
 
 impl Spec {
-    fn directory(parameters: Json) -> Self {
+    pub fn directory(parameters: Json) -> Self {
         Self { id: ID, min: 0, max: 0, parameters }
     }
 
-    fn limited(min: u64, max: u64) -> Self {
+    pub fn limited(min: u64, max: u64) -> Self {
         Self { id: ID, min, max, parameters: Json::Null }
     }
 }
 
 /// The answer to a call.
-struct Said(Output);
+pub struct Said(pub Output);
 
 impl Said {
     #[track_caller]
-    fn well(&self) -> Json {
+    pub fn well(&self) -> Json {
         assert!(self.0.status.success(), "{:?}", self.0);
         serde_json::from_slice(&self.0.stdout).unwrap_or(Json::Null)
     }
 
     /// The reason of a refusal. Standard error and the answer contain the same.
     #[track_caller]
-    fn refusal(&self) -> String {
+    pub fn refusal(&self) -> String {
         assert_eq!(self.0.status.code(), Some(1), "{:?}", self.0);
         let answer: Json = serde_json::from_slice(&self.0.stdout).must("JSON");
         let reason = answer["error"].as_str().must("a reason").to_owned();
@@ -66,12 +70,12 @@ impl Said {
 }
 
 impl Client {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::below(&std::env::temp_dir())
     }
 
     /// A client whose volumes are in memory, for tests that make many: nothing waits for a disk.
-    fn in_memory() -> Self {
+    pub fn in_memory() -> Self {
         Self::below(Path::new("/dev/shm"))
     }
 
@@ -79,23 +83,34 @@ impl Client {
         let root = TempDir::with_prefix_in("oci-rs-volumes-", directory).must("a directory");
         fs::create_dir(root.path().join("plugins")).must("a directory");
         symlink(binary(), root.path().join("plugins/oci-rs-volume")).must("a link");
-        Self(root)
+        Self { root, run: None }
     }
 
-    fn volumes(&self) -> PathBuf {
-        self.0.path().join("host_volumes")
+    /// The client of a node, on which a driver's plugin works.
+    pub fn on(mut self, node: &Node) -> Self {
+        self.run = Some(node.root().join("run"));
+        self
     }
 
-    fn path(&self, id: &str) -> PathBuf {
+    pub fn plugins(&self) -> PathBuf {
+        self.root.path().join("plugins")
+    }
+
+    pub fn volumes(&self) -> PathBuf {
+        self.root.path().join("host_volumes")
+    }
+
+    pub fn path(&self, id: &str) -> PathBuf {
         self.volumes().join(id)
     }
 
     /// A call as Nomad makes it.
-    fn command(&self, operation: &str, spec: &Spec) -> Command {
-        let mut command = Command::new(self.0.path().join("plugins/oci-rs-volume"));
+    pub fn command(&self, operation: &str, spec: &Spec) -> Command {
+        let mut command = Command::new(self.root.path().join("plugins/oci-rs-volume"));
         command.arg(operation).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env("DHV_OPERATION", operation);
-        command.env("DHV_VOLUMES_DIR", self.volumes()).env("DHV_PLUGIN_DIR", self.0.path().join("plugins"));
+        command.envs(self.run.iter().map(|run| ("OCI_RS_RUN_DIR", run)));
+        command.env("DHV_VOLUMES_DIR", self.volumes()).env("DHV_PLUGIN_DIR", self.root.path().join("plugins"));
         command.env("DHV_NAMESPACE", "default").env("DHV_VOLUME_NAME", "db").env("DHV_VOLUME_ID", spec.id);
         command.env("DHV_NODE_ID", "node").env("DHV_NODE_POOL", "default");
         command.env("DHV_PARAMETERS", spec.parameters.to_string());
@@ -110,36 +125,42 @@ impl Client {
         command
     }
 
-    fn create(&self, spec: &Spec) -> Said {
+    pub fn create(&self, spec: &Spec) -> Said {
         Said(self.command("create", spec).output().must("create"))
     }
 
-    fn delete(&self, spec: &Spec) -> Said {
+    pub fn delete(&self, spec: &Spec) -> Said {
         Said(self.command("delete", spec).output().must("delete"))
     }
 
     /// The mounts at the volume's path.
-    fn mounts(&self, id: &str) -> Vec<String> {
+    pub fn mounts(&self, id: &str) -> Vec<String> {
         let table = fs::read_to_string("/proc/self/mountinfo").must("the mounts");
         let path = self.path(id).display().to_string();
         table.lines().filter(|line| line.split(' ').nth(4) == Some(&path)).map(str::to_owned).collect()
     }
 
     /// The loop devices with files of this client.
-    fn devices(&self) -> Vec<String> {
+    pub fn devices(&self) -> Vec<String> {
         let mut devices = Vec::new();
         for entry in fs::read_dir("/sys/block").must("the devices").flatten() {
             let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-            if Path::new(&file).starts_with(self.0.path()) {
+            if Path::new(&file).starts_with(self.root.path()) {
                 devices.push(format!("{}: {}", entry.file_name().display(), file.trim()));
             }
         }
         devices
     }
 
+    /// The directories that the plugin has for volumes.
+    pub fn own(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.volumes().join(".oci-rs")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
     /// Nothing of any volume is left.
     #[track_caller]
-    fn assert_empty(&self) {
+    pub fn assert_empty(&self) {
         let names = |directory: PathBuf| -> Vec<_> {
             fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
         };
@@ -187,7 +208,7 @@ fn fill(path: &Path, mebibytes: usize) -> usize {
 #[test]
 fn nomad_finds_the_plugin_by_its_version() {
     let client = Client::new();
-    let program = client.0.path().join("plugins/oci-rs-volume");
+    let program = client.root.path().join("plugins/oci-rs-volume");
     let fingerprint = |command: &mut Command| Said(command.env_clear().output().must("fingerprint")).well();
     let answer = fingerprint(Command::new(&program).arg("fingerprint"));
     let version = answer["version"].as_str().must("a version");
@@ -336,10 +357,10 @@ fn lost_data_are_an_error_and_no_empty_volume() {
     ] {
         client.create(&spec).well();
         unmount(client.path(ID), UnmountFlags::empty()).ok();
-        fs::rename(&data, client.0.path().join("elsewhere")).must("moved");
+        fs::rename(&data, client.root.path().join("elsewhere")).must("moved");
         let refusal = client.create(&spec).refusal();
         assert!(refusal.contains("the data of the volume are gone"), "{refusal}");
-        fs::rename(client.0.path().join("elsewhere"), &data).must("moved");
+        fs::rename(client.root.path().join("elsewhere"), &data).must("moved");
         client.create(&spec).well();
         client.delete(&spec).well();
         client.assert_empty();
@@ -365,7 +386,7 @@ fn concurrent_calls_make_one_volume_and_remove_it_once() {
 
 /// The failpoints that a call passes, in their order.
 fn points(client: &Client, operation: &str, spec: &Spec) -> Vec<String> {
-    let trace = client.0.path().join("trace");
+    let trace = client.root.path().join("trace");
     fs::remove_file(&trace).ok();
     Said(client.command(operation, spec).env(TRACE, &trace).output().must("a call")).well();
     let text = fs::read_to_string(&trace).unwrap_or_default();
@@ -385,9 +406,17 @@ fn assert_sound(client: &Client, spec: &Spec) {
 
 #[test]
 fn a_kill_at_any_failpoint_is_mended_by_the_next_call() {
-    let client = Client::in_memory();
-    for spec in [Spec::limited(0, 16 * MEBIBYTE), Spec::directory(Json::Null)] {
-        let passed = [points(&client, "create", &spec), points(&client, "delete", &spec)];
+    kill_at_each_failpoint(&Client::in_memory(), &[Spec::limited(0, 16 * MEBIBYTE), Spec::directory(Json::Null)]);
+}
+
+/// Kills `create` and `delete` of these volumes at each failpoint that they pass.
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+pub fn kill_at_each_failpoint(client: &Client, specs: &[Spec]) {
+    for spec in specs {
+        // What the first call of a node does once is not part of it.
+        client.create(spec).well();
+        client.delete(spec).well();
+        let passed = [points(client, "create", spec), points(client, "delete", spec)];
         if passed.iter().any(Vec::is_empty) {
             return println!("skipped: this is a release build");
         }
@@ -395,13 +424,13 @@ fn a_kill_at_any_failpoint_is_mended_by_the_next_call() {
             for point in points {
                 for next in ["create", "delete"] {
                     if operation == "delete" {
-                        client.create(&spec).well();
+                        client.create(spec).well();
                     }
-                    let killed = client.command(operation, &spec).env(POINT, &point).output().must("a call");
+                    let killed = client.command(operation, spec).env(POINT, &point).output().must("a call");
                     assert_eq!(killed.status.code(), None, "{point}: {killed:?}");
-                    Said(client.command(next, &spec).output().must("a call")).well();
+                    Said(client.command(next, spec).output().must("a call")).well();
                     if next == "create" {
-                        assert_sound(&client, &spec);
+                        assert_sound(client, spec);
                     } else {
                         client.assert_empty();
                     }

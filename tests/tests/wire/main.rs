@@ -25,6 +25,8 @@ mod exhaustion;
 mod exhaustion_loads;
 mod group_networks;
 mod handshake;
+mod host_volume_content;
+mod host_volume_records;
 mod host_volumes;
 mod image_mounts;
 mod isolation;

@@ -149,7 +149,8 @@ fn is_used(touched: &BTreeSet<String>, path: &str) -> bool {
     touched.iter().any(|known| known == path || known.starts_with(&prefix))
 }
 
-fn random_image(seed: u64) -> Built {
+/// A random image with the program `/sleep`.
+pub fn random_image(seed: u64) -> Built {
     let mut generator = Generator { random: Random::new(seed), merged: BTreeMap::from([(TOP.to_owned(), true)]) };
     let base = Layer::of([Entry::file("sleep", busybox::program()).mode(0o755), Entry::dir(TOP).mode(0o751)]);
     let image = Image::new().layer(base).run(json!({"Entrypoint": ["/sleep"], "Cmd": ["1000"]}));

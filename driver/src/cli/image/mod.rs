@@ -3,6 +3,7 @@
 mod convert;
 mod history;
 mod interrupt;
+pub mod lease;
 mod place;
 mod progress;
 mod pull;

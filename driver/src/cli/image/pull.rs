@@ -1,11 +1,11 @@
 //! `image pull` and `image load`: the commands that add an image.
 
-use std::{fs, path::Path, time::SystemTime};
+use std::{fs, path::Path};
 
 use image_store::{LeaseOwner, LoadRequest, PullError, PullRequest, Reference, Store};
 use serde_json::json;
 
-use super::{interrupt::until_interrupted, progress, store::open_or_create};
+use super::{interrupt::until_interrupted, lease::lease_owner, progress, store::open_or_create};
 use crate::cli::{failure::Failure, output::Output, settings::Settings};
 
 /// Downloads an image, and pins its name if `pin` is set.
@@ -50,12 +50,6 @@ fn complete<T>(
     let result = result?;
     store.sync().map_err(Failure::of)?;
     Ok(result)
-}
-
-/// This process as the owner of a lease.
-fn lease_owner() -> LeaseOwner {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    LeaseOwner::Operator { process: std::process::id(), started: now.as_nanos() }
 }
 
 fn report(reference: &Reference, digest: &str, pinned: bool, output: &Output) -> Result<(), Failure> {
