@@ -78,12 +78,14 @@ fn look(settings: &[Settings], agents: &Agents) -> Result<Vec<Line>, Failure> {
 
 fn of_node(settings: &[Settings], pointers: &Pointers) -> Vec<Finding> {
     let Some(Settings { config, .. }) = settings.first() else { return Vec::new() };
-    let mut findings = kernel::judge(&facts::kernel(config));
     let written: Vec<PathBuf> = settings
         .iter()
         .flat_map(|Settings { config, .. }| [config.state_dir.clone(), config.data_dir.clone()])
         .collect();
-    findings.push(kernel::clock(facts::clock(&written)));
+    // First, because the trial mounts of the others change the directories' times.
+    let clock = kernel::clock(facts::clock(&written));
+    let mut findings = kernel::judge(&facts::kernel(config));
+    findings.push(clock);
     findings.extend(pointers.problems.iter().map(|problem| {
         Finding::warning("pointer", problem.clone(), "remove the file; the plugin writes it again when it starts")
     }));
