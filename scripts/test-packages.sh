@@ -53,7 +53,7 @@ clean_debian() {
         /etc/apt/sources.list.d/*.sources >"$directory/mmdebstrap.log" 2>&1 ||
         { tail -n 20 "$directory/mmdebstrap.log" >&2; die "mmdebstrap failed"; }
     mkdir -p "$root/packages"
-    cp "$directory"/{old,new}/* "$root/packages/"
+    cp "$directory"/{old,new}/*.deb "$root/packages/"
 }
 
 the_package_is_complete() {
