@@ -1,17 +1,21 @@
-//! `oci-rs doctor` on nodes that are broken on purpose: real breakages. The decisions have tables of their own.
+//! `oci-rs doctor` with real plugins, tasks and registries. `broken_nodes` breaks nodes on purpose.
 
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::process::CommandExt,
     process::{Command, Stdio},
 };
 
-use fixtures::{busybox::Images, must::Must, registry::Auth};
-use kit::{
-    node::Node,
-    plugin::{COOKIE, PluginCommand},
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    process,
+    registry::Auth,
+    wait::{eventually, seconds},
 };
+use kit::{node::Node, plugin::PluginCommand};
 use proto::driver::fingerprint_response::HealthState;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
 use crate::operator::{Said, run};
@@ -24,19 +28,19 @@ async fn doctor(node: &Node, args: &[&str]) -> (Json, i32) {
 }
 
 /// The texts of a check at this level, with their remedies.
-fn texts(report: &Json, check: &str, level: &str) -> String {
+pub(crate) fn texts(report: &Json, check: &str, level: &str) -> String {
     let findings = report["findings"].as_array().must("findings");
     let found = findings.iter().filter(|finding| finding["check"] == check && finding["level"] == level);
     found.map(|finding| format!("{}: {}\n", finding["reason"], finding["remedy"])).collect()
 }
 
 #[track_caller]
-fn expect(report: &Json, check: &str, level: &str, part: &str) {
+pub(crate) fn expect(report: &Json, check: &str, level: &str, part: &str) {
     assert!(texts(report, check, level).contains(part), "{check}, {level}, {part}: {report:#}");
 }
 
 /// The node's plugin block, with more options, as a file.
-fn config(node: &Node, more: &Json) -> String {
+pub(crate) fn config(node: &Node, more: &Json) -> String {
     let mut config = node.config();
     if let (Some(config), Some(more)) = (config.as_object_mut(), more.as_object()) {
         config.extend(more.clone());
@@ -117,92 +121,27 @@ async fn ended_tasks_whose_allocation_is_gone_are_leftovers() {
     node.finish(plugin).await;
 }
 
-/// Runs the doctor in a mount namespace of its own, in which a script breaks the node first. `$state` and `$data` are
-/// the directories.
-fn broken(node: &Node, script: &str, more: &Json) -> (Json, Option<i32>) {
-    let path = config(node, more);
-    let doctor = PluginCommand::new(node.root()).without(COOKIE.0).as_std();
-    let mut command = Command::new("unshare");
-    let script = format!("set -e\n{script}\nexec \"$@\" >&3");
-    command.args(["--mount", "sh", "-c", &format!("exec 3>&1 >&2\n{script}"), "sh"]).arg(doctor.get_program());
-    command.args(["doctor", "--json", "--config", &path]).env_clear();
-    command.envs(doctor.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("state", node.state_dir()).env("data", node.data_dir());
-    let output = command.output().must("run unshare");
-    let error = String::from_utf8_lossy(&output.stderr);
-    (serde_json::from_slice(&output.stdout).must(&format!("JSON, not {error}")), output.status.code())
-}
-
 #[tokio::test]
-async fn real_breakages_are_found() {
+async fn a_task_that_ended_without_a_record_is_told() {
     let node = Node::new();
-    fs::create_dir(node.state_dir()).must("state_dir");
-    let nothing = json!({});
-    let (report, _) = broken(&node, "", &nothing);
-    expect(&report, "data_dir", "warning", "does not exist");
-    fs::create_dir(node.data_dir()).must("data_dir");
-    for directory in [node.state_dir(), node.data_dir()] {
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).must("the mode");
-    }
-    let (well, _) = broken(&node, "", &nothing);
-    for check in ["data_dir", "state_dir", "space", "directories", "cni", "iptables", "registry"] {
-        assert_eq!(texts(&well, check, "error"), "", "{check}: {well:#}");
-    }
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("exec sleep 1000").build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    let init = plugin.init_pid(&task);
+    plugin.process.kill().await;
+    plugin.kill_monitor(&task);
+    kill_process(Pid::from_raw(init).must("a process id"), Signal::KILL).must("kill the task");
+    let ended = || process::status_field(init, "State").is_none_or(|state| state.starts_with('Z'));
+    assert!(eventually(seconds(10), ended).await, "the task runs");
+    let (report, _) = doctor(&node, &[]).await;
+    expect(&report, "lost tasks", "warning", "ended without a record");
 
-    let small = "mount -t tmpfs -o mode=0700,size=16m none $data";
-    let hidden =
-        |program: &str| format!("for f in /usr/sbin/{program} /sbin/{program}; do mount --bind /dev/null $f; done");
-    for (script, more, check, level, part) in [
-        (small.to_owned(), &nothing, "space", "error", "less than 64 MiB"),
-        (small.to_owned(), &nothing, "data_dir", "warning", "in memory"),
-        (
-            format!("{small}; \"$@\" || true; head -c 17m /dev/zero > $data/filler || true"),
-            &json!({"image_limits": {"free_mib": 1}}),
-            "space",
-            "error",
-            "less than 1 MiB",
-        ),
-        (
-            "mount -t tmpfs -o mode=0700,size=512m,nr_inodes=200 none $data; \"$@\" || true
-             i=0; while touch $data/$i 2>/dev/null; do i=$((i + 1)); done"
-                .to_owned(),
-            &nothing,
-            "space",
-            "error",
-            "no free inode",
-        ),
-        (
-            "mount --bind $data $data; mount -o remount,bind,ro $data".to_owned(),
-            &nothing,
-            "data_dir",
-            "error",
-            "with rw",
-        ),
-        ("chmod 0777 $state".to_owned(), &nothing, "state_dir", "error", "chmod go-w"),
-        (String::new(), &json!({"network": {"cni_path": "/nonexistent"}}), "cni", "warning", "bridge, firewall"),
-        (hidden("nft"), &nothing, "filters", "warning", "install nftables"),
-        (hidden("iptables"), &nothing, "iptables", "warning", "install iptables"),
-        (String::new(), &json!({"registry": {"127.0.0.1:1": {}}}), "registry", "error", "127.0.0.1:1"),
-        (
-            String::new(),
-            &json!({"registry": {"127.0.0.1:1": {"mirrors": ["127.0.0.1:2"]}}}),
-            "registry",
-            "warning",
-            "this mirror does not help",
-        ),
-        (
-            String::new(),
-            &json!({"auth": {"helper": "of-no-program"}, "registry": {"127.0.0.1:1": {}}}),
-            "registry",
-            "error",
-            "docker-credential-of-no-program",
-        ),
-    ] {
-        let (report, code) = broken(&node, &script, more);
-        expect(&report, check, level, part);
-        assert_eq!(code, Some(if report["errors"] == json!(0) { 0 } else { 3 }), "{report}");
-    }
-    node.finish_without_plugin().await;
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert!(!plugin.wait(task.id()).await.err.is_empty(), "the exit code is not known");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
 }
 
 /// A user's process that calls itself an agent. Its program is a shell: if the doctor asked it for its version, the

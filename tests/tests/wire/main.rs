@@ -4,6 +4,7 @@ mod aliases;
 mod apparmor;
 mod bad_input;
 mod base;
+mod broken_nodes;
 mod cdi;
 mod commands;
 mod commands_in_tasks;
