@@ -106,11 +106,13 @@ impl Counters {
 
     /// Reads all files.
     pub fn read(&self) -> Stats {
-        let file = |_: &str, name: &str| {
-            let (_, file) = self.files.iter().find(|(known, _)| *known == name)?;
-            read_whole(file).ok()
-        };
-        stats_of(self.version, &file)
+        stats_of(self.version, &|_: &str, name: &str| self.text(name))
+    }
+
+    /// The current content of one of the files.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        let (_, file) = self.files.iter().find(|(known, _)| *known == name)?;
+        read_whole(file).ok()
     }
 }
 
@@ -129,14 +131,16 @@ pub(super) fn stats_of(version: Version, file: &impl Files) -> Stats {
     }
 }
 
-/// The current content of a kernel file, from its beginning.
-fn read_whole(file: &File) -> io::Result<String> {
+/// The current content of a kernel file, from its beginning. The kernel makes the text of such a file at once, so a
+/// read that does not fill the buffer has reached the end.
+pub(super) fn read_whole(file: &File) -> io::Result<String> {
     let mut text = Vec::new();
     let mut buffer = [0; 8192];
     loop {
-        match file.read_at(&mut buffer, text.len() as u64)? {
-            0 => return String::from_utf8(text).map_err(io::Error::other),
-            length => text.extend_from_slice(buffer.get(..length).unwrap_or_default()),
+        let length = file.read_at(&mut buffer, text.len() as u64)?;
+        text.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        if length < buffer.len() {
+            return String::from_utf8(text).map_err(io::Error::other);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     runtime::containers,
-    stats::{self, StatsReader},
+    stats::{self, OpenCounters, StatsReader},
     status::{Status, status},
     sweep::orphaned_layers,
     watch::TaskWatch,
@@ -114,7 +114,7 @@ impl Observer {
 
     /// Opens the counters of a running container.
     pub fn stats(&self, id: &ContainerId) -> Result<StatsReader, RuntimeError> {
-        stats::open(&TaskDir::new(&self.state_dir, id), id)
+        stats::open(&TaskDir::new(&self.state_dir, id), id, &OpenCounters::default())
     }
 
     /// Watches the containers' records.

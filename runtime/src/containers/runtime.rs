@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{category_pairs::CategoryPairs, id_ranges::IdRanges};
+use super::{category_pairs::CategoryPairs, id_ranges::IdRanges, stats::OpenCounters};
 use crate::{
     address::NamespaceAddress,
     command::kernel_version,
@@ -41,6 +41,8 @@ pub(super) struct Inner {
     pub images: MountedImages,
     /// The names of the containers' directories.
     pub containers: DirectoryWatch,
+    /// The open counters of containers. Shared with the sources of their usage.
+    pub counters: Arc<OpenCounters>,
     /// The ids of the containers with user namespaces of their own.
     pub ids: IdRanges,
     /// The SELinux categories of the containers.
@@ -94,6 +96,7 @@ impl Runtime {
         Ok(Self {
             inner: Arc::new(Inner {
                 containers,
+                counters: Arc::default(),
                 ids,
                 categories,
                 volumes: Volumes::new(&state_dir, &data_dir),

@@ -1,14 +1,15 @@
 //! The resource usage of a container for metrics: cgroups, network interfaces, writable layer.
 
-use std::{fs, os::unix::fs::MetadataExt};
+use std::{fs, os::unix::fs::MetadataExt, sync::Arc};
 
 use host::tree_size::{self, TreeSize};
 
-use super::runtime::Runtime;
+use super::{runtime::Runtime, stats::OpenCounters};
 use crate::{
     cgroup::{Cgroups, usage::Usage},
     error::{Context, RuntimeError},
     plan::ContainerId,
+    process::ProcessRecord,
     rootfs::WritableLayer,
     state::{CGROUP, CONTAINER, ContainerRecord},
 };
@@ -17,7 +18,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct UsageSource {
     cgroups: Cgroups,
-    init: i32,
+    init: ProcessRecord,
+    open: Arc<OpenCounters>,
 }
 
 /// The traffic of all interfaces of a network namespace, without the loopback device.
@@ -43,21 +45,21 @@ pub struct Traffic {
 }
 
 impl UsageSource {
-    /// Reads the counters of the cgroups.
+    /// Reads the counters of the cgroups: those that are open for a [`StatsReader`](super::StatsReader) from its files.
     pub fn read(&self) -> Usage {
-        self.cgroups.usage()
+        self.cgroups.usage(self.open.get((self.init.pid, self.init.start_time)).as_deref())
     }
 
     /// The inode of the container's network namespace; `None` if it is the host's, or if the container has ended.
     pub fn network_namespace(&self) -> Option<u64> {
         let inode = |process: &str| fs::metadata(format!("/proc/{process}/ns/net")).map(|meta| meta.ino()).ok();
-        let own = inode(&self.init.to_string())?;
+        let own = inode(&self.init.pid.to_string())?;
         (inode("self")? != own).then_some(own)
     }
 
     /// Reads the counters of the network interfaces; `None` if the namespace has only a loopback device.
     pub fn network(&self) -> Option<NetworkUsage> {
-        interfaces(&fs::read_to_string(format!("/proc/{}/net/dev", self.init)).ok()?)
+        interfaces(&fs::read_to_string(format!("/proc/{}/net/dev", self.init.pid)).ok()?)
     }
 }
 
@@ -102,7 +104,7 @@ impl Runtime {
         let not_running = || RuntimeError::NotRunning(id.clone());
         let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
         let cgroups = task.read::<Cgroups>(CGROUP)?.ok_or_else(not_running)?;
-        Ok(UsageSource { cgroups, init: record.init.pid })
+        Ok(UsageSource { cgroups, init: record.init, open: self.inner.counters.clone() })
     }
 
     /// The disk space of a container's writable layer, and of its volumes without a name. Looks at no more than `limit`

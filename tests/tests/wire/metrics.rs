@@ -132,6 +132,34 @@ async fn restarts_execs_and_kills_are_counted() {
     node.finish(plugin).await;
 }
 
+/// A scrape reads the files that are open for the agent's statistics, and opens others only for a moment.
+#[tokio::test]
+async fn a_scrape_beside_the_agents_statistics_shows_the_container_of_now() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(tcp()).await;
+    let address = address(&plugin).await;
+    let images = Images::start().await;
+    let first = node.task(&images.busybox()).sh("sleep 1000 & wait").build(&mut plugin).await;
+    let again = first.restarted();
+    let labels = labels(&again);
+    for task in [&first, &again] {
+        plugin.started(task).await;
+        let mut statistics = plugin.stats(task.id(), Duration::from_secs(3600)).await.must("TaskStats");
+        statistics.message().await.must("TaskStats").must("statistics");
+        let files = |file: &String| file.contains("/sys/fs/cgroup/");
+        let open = plugin.descriptors().into_iter().filter(files).collect::<Vec<String>>();
+        let both = |scrape: &Scrape| scrape.value("oci_rs_task_pids", &labels) == Some(2.0);
+        let scrape = scrape_until(&address, "the shell and its child", both).await;
+        assert!(scrape.value("oci_rs_task_memory_usage_bytes", &labels) > Some(0.0), "{}", scrape.text);
+        let after = plugin.descriptors().into_iter().filter(files).collect::<Vec<String>>();
+        assert_eq!((open.len() > 3, open), (true, after));
+        // The stream of the first container is still open when the second one starts.
+        plugin.end(task).await;
+        drop(statistics);
+    }
+    node.finish(plugin).await;
+}
+
 /// A group's network has one set of series, and a task's own network names the task.
 #[tokio::test]
 async fn the_traffic_of_a_groups_network_is_counted_once() {
