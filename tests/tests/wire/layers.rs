@@ -7,7 +7,7 @@ use std::{
 
 use fixtures::{
     busybox::{self, Images},
-    image::{Compression, Entry, Layer, archive},
+    image::{Compression, Entry, Image, Layer, archive},
     must::Must,
     registry::{Action, DockerRegistry, Fault, Registry},
     wait::{eventually, seconds},
@@ -15,7 +15,7 @@ use fixtures::{
 use kit::{node::Node, plugin::Plugin};
 use proto::driver::DriverTaskEvent;
 use rustix::mount::{FsOpenFlags, fsopen};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::operator;
 
@@ -239,5 +239,65 @@ async fn a_native_image_runs_like_its_original() {
     assert_eq!(shown[0]["digest"], converted["images"][0]["manifest"]);
     assert_eq!(output(&node, &mut plugin, &original, command).await, native);
     assert!(native.contains("busybox"), "{native}");
+    node.finish(plugin).await;
+}
+
+/// The steps are those of the original's build. The layers are the files that the node has.
+#[tokio::test]
+async fn history_and_tree_of_a_native_image_show_its_own_layers() {
+    let node = Node::new();
+    if !mounts_images(&node) {
+        return;
+    }
+    let registry = Registry::start();
+    let built = Image::new()
+        .layer(Layer::of([Entry::file("base", vec![1; 300_000])]))
+        .layer(Layer::of([Entry::file("app", vec![2; 20_000])]))
+        .history(json!([
+            {"created": "2026-01-01T00:00:00Z", "created_by": "ADD base /"},
+            {"created": "2026-01-02T00:00:00Z", "created_by": "CMD [\"/app\"]", "empty_layer": true},
+            {"created": "2026-01-03T00:00:00Z", "created_by": "COPY app /app", "comment": "the last"},
+        ]))
+        .build();
+    let layout = node.root().join("layout.tar");
+    fs::write(&layout, archive(built.layout(json!({"org.opencontainers.image.ref.name": "1"})))).must("a layout");
+    let paths = [layout.display().to_string(), node.root().join("native").display().to_string()];
+    operator::run(&node, &["image", "convert", &paths[0], &paths[1]]).await.well();
+    let (name, original) = (registry.reference("team/native:1"), registry.push("team/original:1", &built));
+    operator::run(&node, &["image", "push", &paths[1], &name]).await.well();
+    let plugin = node.launch().await;
+    operator::run(&node, &["image", "pull", &name]).await.well();
+    operator::run(&node, &["image", "pull", &original]).await.well();
+    assert_eq!(forms(&node), (0, 4), "two native layers, and those of the original");
+
+    let record = operator::run(&node, &["image", "inspect", &name, "--json"]).await.well().json();
+    let steps = operator::run(&node, &["image", "history", &name, "--json"]).await.well().json();
+    let of_original = operator::run(&node, &["image", "history", &original, "--json"]).await.well().json();
+    let column = |steps: &Json, name: &str| -> Vec<Json> {
+        steps.as_array().must("steps").iter().map(|step| step[name].clone()).collect()
+    };
+    for name in ["created", "created_by", "comment"] {
+        assert_eq!(column(&steps, name), column(&of_original, name), "{steps}");
+    }
+    let layers = column(&steps, "layer");
+    assert!(layers[1].is_null() && column(&steps, "bytes")[1].is_null(), "no layer: {steps}");
+    let files: Vec<Json> = [0, 2].map(|step| layers[step].clone()).into();
+    assert_eq!(column(&record[0]["layers"], "diff_id"), files, "{record}");
+    assert!(files.iter().all(|file| !built.diff_ids.iter().any(|diff_id| file == diff_id)), "{steps}");
+    for (step, least) in [(0, 300_000), (2, 20_000)] {
+        assert!(steps[step]["bytes"].as_u64() >= Some(least), "{steps}");
+    }
+
+    // They share no layer.
+    let tree = operator::run(&node, &["image", "tree", "--json"]).await.well().json();
+    let branch = |layers: &[Json], name: &str| {
+        [json!([layers[0], null, []]), json!([layers[1], layers[0], [name]])].map(|expected| {
+            let row = |row: &Json| json!([row["layer"], row["parent"], row["images"]]) == expected;
+            tree.as_array().must("rows").iter().any(row)
+        })
+    };
+    let unpacked: Vec<Json> = built.diff_ids.iter().map(|diff_id| json!(diff_id)).collect();
+    assert_eq!((branch(&files, &name), branch(&unpacked, &original)), ([true; 2], [true; 2]), "{tree:#}");
+    assert_eq!(tree.as_array().map(Vec::len), Some(4), "{tree:#}");
     node.finish(plugin).await;
 }
