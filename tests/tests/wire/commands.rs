@@ -2,7 +2,13 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-use fixtures::{busybox::Images, image::Compression, must::Must, wait::seconds};
+use fixtures::{
+    busybox::Images,
+    cgroup::{Mode, mode},
+    image::Compression,
+    must::Must,
+    wait::seconds,
+};
 use kit::{node::Node, plugin::Plugin, task::Task};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value as Json, json};
@@ -264,4 +270,26 @@ async fn images_have_dockers_commands_and_names() {
     run(&node, &["image", "remove", listed[1]["reference"].as_str().must("a name")]).await.well();
     assert_eq!(run(&node, &["images", "-q"]).await.well().out, "");
     node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_version_tells_the_build_and_the_kernel() {
+    let node = Node::new();
+    let told = run(&node, &["version", "--json"]).await.well().json();
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let cgroups = if mode() == Mode::V1 { "v1" } else { "v2" };
+    assert_eq!((&told["kernel"], &told["cgroups"]), (&json!(kernel), &json!(cgroups)), "{told}");
+    assert!(told["libcontainer"].as_str().is_some_and(|version| version.contains('.')), "{told}");
+    let pressure = Path::new("/proc/pressure/memory").exists();
+    assert_eq!(told["features"]["pressure_stall_information"], json!(pressure), "{told}");
+    let version = told["version"].as_str().must("a version");
+    let line = run(&node, &["--version"]).await.well().out;
+    assert!(line.starts_with(&format!("oci-rs {version}")), "{line}");
+    // A build that knows its commit names it in all three.
+    let table = run(&node, &["version"]).await.well().out;
+    assert!(table.contains(version) && table.contains(&kernel), "{table}");
+    if let Some(commit) = told["commit"].as_str() {
+        assert!(line.contains(commit) && table.contains(commit), "{line} {table}");
+    }
+    node.finish_without_plugin().await;
 }
