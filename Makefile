@@ -7,15 +7,17 @@ help: ## This list
 
 build: ## Build the release binary: target/x86_64-unknown-linux-musl/release/oci-rs
 	@for program in cargo cc musl-gcc; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
-		[ -z "$$missing" ] || { echo "missing:$$missing (Rust: https://rustup.rs; Debian: gcc musl-tools)"; exit 1; }
+		! command -v cc >/dev/null || echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || \
+			missing="$$missing libc6-dev"; [ -z "$$missing" ] || \
+			{ echo "missing:$$missing (Rust: https://rustup.rs; Debian: gcc libc6-dev musl-tools)"; exit 1; }
 	cargo build --release -p oci-rs
 
 .PHONY: package package-check test-packages release
 package: ## Build tarball, .deb and .rpm for x86-64 and aarch64 in dist/. ARGS=x86_64 picks one
 	@scripts/package.sh $(ARGS)
 
-package-check: ## Show that the packages of this commit are reproducible: build them again elsewhere, and compare
-	@scripts/package-check.sh
+package-check: ## Show that the packages are reproducible: build them again elsewhere, and compare. ARGS=x86_64 picks one
+	@scripts/package-check.sh $(ARGS)
 
 test-packages: ## Install the packages in a clean Debian; upgrade and remove them under a running task (root)
 	@scripts/test-packages.sh
