@@ -47,6 +47,11 @@ test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limi
 test-aarch64: ## Run units and containers on aarch64, in an emulated machine (root). ARGS="exec_" picks cases
 	@scripts/test-aarch64.sh $(ARGS)
 
+.PHONY: test-systemd
+test-systemd: ## Run a node with systemd and the .deb in a virtual machine: doctor, restarts of Nomad's unit (root)
+	cargo build -p oci-rs
+	@scripts/test-systemd.sh
+
 test-filesystems: ## Run the store's and containers' tests on ext4, xfs and btrfs (root). ARGS="xfs btrfs" picks some
 	@scripts/test-filesystems.sh $(ARGS)
 

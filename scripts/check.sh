@@ -17,9 +17,8 @@ step_format() {
     local unformatted script
     unformatted=$(gofmt -l e2e/conformance)
     [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted"; return 1; }
-    bash -n scripts/*.sh scripts/vm/* .ci/run
-    sh -n packaging/package-notes
-    for script in packaging/deb/p*; do sh -n "$script"; done
+    for script in scripts/*.sh scripts/vm/lib.sh scripts/vm/node .ci/run; do bash -n "$script"; done
+    for script in scripts/vm/init packaging/package-notes packaging/deb/p*; do sh -n "$script"; done
     scripts/pictures.sh check
     check_line_length
 }

@@ -180,6 +180,19 @@ deb() {
     dpkg-deb --root-owner-group -Z"$COMPRESS_DEB" --build "$root" "$OUT/oci-rs_${VERSION}_$arch.deb" >/dev/null
 }
 
+# dev_packages: the .deb and the tarball of the dev build, without licences and without compression.
+dev_packages() {
+    local binary=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
+    [ -x "$binary" ] || die "$binary is missing: run cargo build"
+    COMPRESS_DEB=none COMPRESS_TAR=(cat)
+    mkdir -p "$OUT"
+    echo '{}' >"$work/sbom.json"
+    echo none >"$work/licences.txt"
+    stage x86_64 "$binary" "$work/stage"
+    tarball x86_64 "$work/stage"
+    deb x86_64 "$work/stage"
+}
+
 # rpm_package ARCHITECTURE STAGE
 rpm_package() {
     local top=$work/rpm-$1

@@ -18,16 +18,8 @@ trap 'rm -rf "$work"' EXIT
 package_version
 
 if [ "${1:-}" = layout ]; then
-    # The check needs neither licences nor compression.
-    COMPRESS_DEB=none COMPRESS_TAR=(cat) OUT=$work/out
-    mkdir -p "$OUT"
-    echo '{}' >"$work/sbom.json"
-    echo none >"$work/licences.txt"
-    binary=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
-    [ -x "$binary" ] || die "$binary is missing: run cargo build"
-    stage x86_64 "$binary" "$work/stage"
-    tarball x86_64 "$work/stage"
-    deb x86_64 "$work/stage"
+    OUT=$work/out
+    dev_packages
     check_layout "$OUT"/*.deb "$OUT"/*.tar.gz
     exit 0
 fi
