@@ -75,6 +75,36 @@ pub enum NetworkError {
         /// The network's name.
         network: String,
     },
+    /// The node has no such interface.
+    #[error("this node has no network interface {name}, which the spec of a device names")]
+    NoInterface {
+        /// Its name.
+        name: String,
+    },
+    /// Another container has the interface.
+    #[error(
+        "the network interface {name}, which the spec of a device names, is lent to another task ({holder}): end it"
+    )]
+    InterfaceLent {
+        /// Its name on the node.
+        name: String,
+        /// The container.
+        holder: String,
+    },
+    /// The container's namespace has an interface with the name.
+    #[error("the task's network has an interface {name} already: give it another `name` in `netDevices` of the spec")]
+    InterfaceNameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The kernel refused to move an interface.
+    #[error("the network interface {name}, which the spec of a device names, cannot move to the task: {problem}")]
+    InterfaceNotMoved {
+        /// Its name on the node.
+        name: String,
+        /// The reason.
+        problem: String,
+    },
     /// A CNI plugin failed.
     #[error("network {network}: {program} failed ({command}): {problem}")]
     ProgramFailed {
@@ -100,6 +130,8 @@ impl NetworkError {
                 | Self::NoFreeAddress { .. }
                 | Self::AddressInUse { .. }
                 | Self::BridgeFull { .. }
+                | Self::NoInterface { .. }
+                | Self::InterfaceLent { .. }
                 | Self::ProgramFailed { .. }
         )
     }

@@ -8,12 +8,9 @@ use std::{
     fs::{self, File},
     io::{self, ErrorKind},
     net::{IpAddr, SocketAddr, UdpSocket},
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    os::unix::fs::MetadataExt,
     path::Path,
-    thread,
 };
-
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::namespace;
 
@@ -44,22 +41,19 @@ pub fn prepare_group(file: &Path) -> GroupNetwork {
     if !namespace::is_pinned(file) {
         return untouched();
     }
-    // Only this new thread enters the namespace. It ends here.
-    let prepared = thread::scope(|scope| {
-        let prepared = scope.spawn(|| -> io::Result<GroupNetwork> {
-            let (own, group) = (File::open("/proc/thread-self/ns/net")?, File::open(file)?);
-            let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
-            if identity(&own)? == identity(&group)? {
-                return Ok(untouched());
-            }
-            move_into_link_name_space(group.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let prepared = || -> io::Result<GroupNetwork> {
+        let (own, group) = (File::open("/proc/thread-self/ns/net")?, File::open(file)?);
+        let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+        if identity(&own)? == identity(&group)? {
+            return Ok(untouched());
+        }
+        namespace::inside(&group, || {
             let (loopback, allowed) = (host::sys::loopback_up(), allow());
             let ready = loopback.and(allowed);
             Ok(GroupNetwork { address: ANY_HOST.iter().find_map(|host| address_towards(host)), ready })
-        });
-        prepared.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the group's namespace panicked")))
-    });
-    prepared.unwrap_or_else(|error| GroupNetwork { address: None, ready: Err(error) })
+        })
+    };
+    prepared().unwrap_or_else(|error| GroupNetwork { address: None, ready: Err(error) })
 }
 
 /// The address that this thread's namespace uses towards a host.

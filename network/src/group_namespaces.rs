@@ -15,12 +15,8 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, ErrorKind},
-    os::{
-        fd::AsFd,
-        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
-    },
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    thread,
     time::{Duration, SystemTime},
 };
 
@@ -28,7 +24,6 @@ use host::{
     Context,
     lock::{Locked, Wait, lock},
 };
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{cni::cached, error::NetworkError, namespace};
 
@@ -213,14 +208,7 @@ fn user_of(file: &Path) -> io::Result<Option<i32>> {
 
 /// Runs a function inside a pinned namespace, on a thread that ends with it.
 fn inside<T: Send>(file: &Path, run: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    thread::scope(|scope| {
-        let entered = scope.spawn(|| {
-            let namespace = File::open(file)?;
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-            run()
-        });
-        entered.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the group's namespace panicked")))
-    })
+    namespace::inside(&File::open(file)?, run)
 }
 
 #[cfg(test)]

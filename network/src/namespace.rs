@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, ErrorKind},
+    os::fd::AsFd,
     path::Path,
     thread,
 };
@@ -11,6 +12,7 @@ use rustix::{
     fs::statfs,
     io::Errno,
     mount::{UnmountFlags, mount_bind, unmount},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
 use crate::sys;
@@ -31,6 +33,18 @@ pub(crate) fn pin<T: Send>(file: &Path, prepare: impl FnOnce() -> io::Result<T> 
             prepare()
         });
         pinned.join().unwrap_or_else(|_| Err(io::Error::other("the thread that creates the namespace panicked")))
+    })
+}
+
+/// Does `action` in a network namespace. This thread stays in its own.
+pub(crate) fn inside<T: Send>(namespace: &File, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    // Only this new thread enters the namespace. It ends here.
+    thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            action()
+        });
+        done.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the network namespace panicked")))
     })
 }
 

@@ -13,6 +13,8 @@ use crate::{
     bridge::connect::DriverBridge,
     cni::connect::{CniPlugins, plan},
     error::NetworkError,
+    interfaces::{self, LendRequest, LendTarget},
+    namespace,
     record::{NAMESPACE, NetworkDirectory, NetworkRecord},
     request::{AttachRequest, NetworkChoice},
     settings::Settings,
@@ -90,6 +92,45 @@ impl Networks {
         connected
     }
 
+    /// Moves interfaces of the node to a container's network namespace, until the container's network is released.
+    /// After an error the caller must release it.
+    pub fn lend(&self, container: &str, request: &LendRequest) -> Result<(), NetworkError> {
+        let path = self.root.join(container);
+        let directory = NetworkDirectory::create(&path).context(|| format!("making {}", path.display()))?;
+        let file = match &request.target {
+            LendTarget::Attached => directory.namespace(),
+            LendTarget::Unconnected => {
+                self.tear_down(container, &directory)?;
+                let file = directory.namespace();
+                failpoint::at("start-before-interface-namespace");
+                namespace::pin(&file, || Ok(()))
+                    .context(|| format!("making the network namespace {}", file.display()))?;
+                file
+            }
+            LendTarget::Group(file) => {
+                interfaces::give_back(&directory)?;
+                file.clone()
+            }
+        };
+        interfaces::lend(&directory, &file, &request.interfaces).map_err(|error| match error {
+            NetworkError::NoInterface { name } => match self.holder(&name) {
+                Some(holder) => NetworkError::InterfaceLent { name, holder },
+                None => NetworkError::NoInterface { name },
+            },
+            error => error,
+        })
+    }
+
+    /// The container to which an interface of the node is lent.
+    fn holder(&self, interface: &str) -> Option<String> {
+        let mut names =
+            fs::read_dir(&self.root).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let has = |name: &String| {
+            NetworkDirectory::interfaces_of(&self.root.join(name)).is_some_and(|lent| lent.has(interface))
+        };
+        names.find(has)
+    }
+
     /// Removes everything of a container's network. The container's processes should have ended.
     pub fn release(&self, container: &str) -> Result<(), NetworkError> {
         let path = self.root.join(container);
@@ -165,6 +206,7 @@ impl Networks {
 
     /// Removes a network, and then its record. It can be repeated until it succeeds.
     fn tear_down(&self, container: &str, directory: &NetworkDirectory) -> Result<(), NetworkError> {
+        interfaces::give_back(directory)?;
         let record = directory.read()?;
         match &record {
             None => return directory.remove_namespace(),

@@ -20,13 +20,21 @@ use host::{
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::{bridge::record::BridgeRecord, cni::record::CniRecord, error::NetworkError, namespace};
+use crate::{
+    bridge::record::BridgeRecord,
+    cni::record::CniRecord,
+    error::NetworkError,
+    interfaces::record::{self as interfaces, InterfaceRecord},
+    namespace,
+};
 
 /// The newest version of records. It increases when an older build would misread a record.
 pub(crate) const VERSION: u32 = 2;
 
 /// The name of the file with the record.
 pub(crate) const RECORD: &str = "network.json";
+/// The name of the file with the record of the node's interfaces in the container.
+pub(crate) const INTERFACES: &str = "interfaces.json";
 const LOG: &str = "plugins.log";
 
 /// The name of the file to which the namespace is pinned.
@@ -116,9 +124,34 @@ impl NetworkDirectory {
 
     /// Writes the record atomically and durably.
     pub fn commit(&self, record: &NetworkRecord) -> Result<(), NetworkError> {
-        let path = self.path.join(RECORD);
-        let temporary = self.path.join(format!("{RECORD}.tmp"));
-        let written = record::encode(record.version(), record).and_then(|bytes| {
+        self.write(RECORD, record.version(), record)
+    }
+
+    /// Reads the record of the node's interfaces in the container. `None` if there is none.
+    pub fn interfaces(&self) -> Result<Option<InterfaceRecord>, NetworkError> {
+        Ok(record::read(interfaces::VERSION, &self.path.join(INTERFACES))?)
+    }
+
+    /// The record of the node's interfaces in a container, without the lock.
+    pub fn interfaces_of(path: &Path) -> Option<InterfaceRecord> {
+        record::read(interfaces::VERSION, &path.join(INTERFACES)).ok().flatten()
+    }
+
+    /// Writes the record of the node's interfaces in the container atomically and durably.
+    pub fn commit_interfaces(&self, record: &InterfaceRecord) -> Result<(), NetworkError> {
+        self.write(INTERFACES, interfaces::VERSION, record)
+    }
+
+    /// Removes the record of the node's interfaces in the container. They must be back on the node.
+    pub fn remove_interfaces(&self) -> Result<(), NetworkError> {
+        let removed = self.remove_record_file(INTERFACES);
+        Ok(removed.context(|| format!("removing {}", self.path.join(INTERFACES).display()))?)
+    }
+
+    fn write<T: Serialize>(&self, name: &str, version: u32, record: &T) -> Result<(), NetworkError> {
+        let path = self.path.join(name);
+        let temporary = self.path.join(format!("{name}.tmp"));
+        let written = record::encode(version, record).and_then(|bytes| {
             durable::write(&path, &temporary, &bytes, Durability::Now, |_| {})?;
             Ok(())
         });
@@ -127,7 +160,12 @@ impl NetworkDirectory {
 
     /// Removes the record. The network must have been removed before.
     pub fn remove_record(&self) -> io::Result<()> {
-        [RECORD.to_owned(), format!("{RECORD}.tmp")].iter().try_for_each(|name| self.remove_file(name))
+        self.remove_record_file(RECORD)
+    }
+
+    /// Removes a record, and what an interrupted write of it left.
+    fn remove_record_file(&self, name: &str) -> io::Result<()> {
+        [name.to_owned(), format!("{name}.tmp")].iter().try_for_each(|name| self.remove_file(name))
     }
 
     fn remove_file(&self, name: &str) -> io::Result<()> {
@@ -140,6 +178,7 @@ impl NetworkDirectory {
     /// Removes the directory, its lock last. The namespace must have been removed before.
     pub fn remove(self) -> io::Result<()> {
         self.remove_record()?;
+        self.remove_file(&format!("{INTERFACES}.tmp"))?;
         self.remove_file(LOG)?;
         match fs::remove_dir(&self.path) {
             // Another process has created the directory again after the lock was removed.
@@ -155,7 +194,7 @@ mod tests {
 
     use serde_json::{Map, json};
 
-    use super::{NetworkDirectory, NetworkRecord, RECORD, VERSION};
+    use super::{INTERFACES, NetworkDirectory, NetworkRecord, RECORD, VERSION};
     use crate::{
         Conflist, Settings,
         bridge::record::BridgeRecord,
@@ -182,6 +221,21 @@ mod tests {
             let (recorded, written) = (value(text.as_bytes()), value(&written));
             assert!(host::record::keeps_fields(&recorded, &written), "{recorded} became {written}");
         }
+    }
+
+    #[test]
+    fn a_record_of_interfaces_keeps_the_names_of_its_fields() {
+        let text = include_str!("../tests/records/interfaces.json");
+        let root = tempfile::tempdir().expect("a directory");
+        let directory = NetworkDirectory::create(&root.path().join("web")).expect("created");
+        fs::write(root.path().join("web").join(INTERFACES), text).expect("a record");
+        let record = directory.interfaces().expect("read").expect("a record");
+        directory.commit_interfaces(&record).expect("written");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        let written = fs::read_to_string(root.path().join("web").join(INTERFACES)).expect("a record");
+        assert_eq!(value(text), value(&written));
+        directory.remove_interfaces().expect("removed");
+        assert_eq!(directory.interfaces().expect("read"), None);
     }
 
     #[test]

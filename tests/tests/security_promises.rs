@@ -9,7 +9,7 @@ use std::{
 use fixtures::must::Must;
 
 /// The directories that a file of the document can be in, by the first part of its name there.
-const DIRECTORIES: [(&str, &str); 11] = [
+const DIRECTORIES: [(&str, &str); 13] = [
     ("wire", "tests/tests/wire"),
     ("cases", "runtime/tests/cases"),
     ("driver", "driver/src"),
@@ -21,6 +21,8 @@ const DIRECTORIES: [(&str, &str); 11] = [
     ("registry", "image-store/src/registry"),
     ("images", "image-store/tests/cases"),
     ("cdi", "cdi/src"),
+    ("network", "network/src"),
+    ("chaos", "tests/tests/chaos"),
 ];
 
 fn root() -> PathBuf {

@@ -6,10 +6,14 @@
 use std::path::Path;
 
 use image_store::{LeaseOwner, Store};
-use network::Claim;
 use runtime::plan::ContainerId;
 
-use crate::{config::PluginConfig, error::TaskError, node::Node, task::Tasks};
+use crate::{
+    config::PluginConfig,
+    error::TaskError,
+    node::Node,
+    task::{Tasks, network_claim},
+};
 
 /// One step of the removal.
 type Step = fn(&Node, &Tasks) -> Result<(), TaskError>;
@@ -116,14 +120,7 @@ fn release_orphaned_volumes(node: &Node, tasks: &Tasks) -> Result<(), TaskError>
 }
 
 fn remove_orphaned_networks(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
-    let claim = |name: &str| match name.parse::<ContainerId>() {
-        Ok(_) if !node.config.driver.owns(name) => Claim::Foreign,
-        Ok(id) if tasks.knows(&id) => Claim::Own,
-        // If the containers cannot be listed, each network counts as claimed.
-        Ok(id) if node.runtime.list().map_or(true, |containers| containers.contains(&id)) => Claim::Own,
-        Ok(_) | Err(_) => Claim::Unclaimed,
-    };
-    for container in node.networks.sweep(claim)? {
+    for container in node.networks.sweep(|name| network_claim(node, tasks, name))? {
         tracing::info!(container, "removed the network of a task that is gone");
     }
     Ok(())

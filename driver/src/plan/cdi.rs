@@ -10,6 +10,7 @@ use std::{
 
 use ::cdi::{ContainerEdits, DeviceNode, NameError, NodeType, QualifiedName};
 use image_store::ImageConfig;
+use network::Interface;
 use runtime::plan::{DescribedDevice, Hook, HookStage, Mount, MountKind, MountRestriction, NodeKind, Propagation};
 
 use super::{
@@ -92,14 +93,13 @@ pub struct CdiPlan {
     pub groups: Vec<String>,
     /// Programs that run while the container is made, started and removed.
     pub hooks: Vec<Hook>,
+    /// Network interfaces of the node that move to the container.
+    pub interfaces: Vec<Interface>,
 }
 
 /// Decides the parts of a plan. Edits that the driver cannot make are errors.
 pub fn decide(edits: &ContainerEdits, errors: &ErrorCollector) -> CdiPlan {
     let refuse = |problem: String| errors.add(OPTION, problem, "change the spec of the device on this node");
-    if let Some(device) = edits.net_devices.first() {
-        refuse(format!("the network interface {:?} of the device's spec is not supported", device.host_interface_name));
-    }
     if edits.intel_rdt.is_some() {
         refuse("`intelRdt` of the device's spec is not supported".to_owned());
     }
@@ -127,7 +127,25 @@ pub fn decide(edits: &ContainerEdits, errors: &ErrorCollector) -> CdiPlan {
             Err(problem) => refuse(problem),
         }
     }
+    for wanted in &edits.net_devices {
+        match Interface::new(&wanted.host_interface_name, &wanted.name) {
+            Ok(interface) => {
+                plan.interfaces.retain(|earlier| earlier.host_name() != interface.host_name());
+                plan.interfaces.push(interface);
+            }
+            Err(problem) => refuse(format!("`netDevices` of the device's spec: {problem}")),
+        }
+    }
+    if let Some(name) = repeated(plan.interfaces.iter().map(Interface::name)) {
+        refuse(format!("several network interfaces of the devices' specs have the name {name:?}"));
+    }
     plan
+}
+
+/// A name that comes again.
+fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut seen = BTreeSet::new();
+    names.into_iter().find(|name| !seen.insert(*name))
 }
 
 fn owned((name, value): (&str, &str)) -> (String, String) {
@@ -368,12 +386,34 @@ mod tests {
             ("mounts: [ { hostPath: /s, containerPath: /d, options: [ fast ] } ]", "\"fast\" is not known"),
             ("deviceNodes: [ { path: dev/a } ]", "\"dev/a\" of the device's spec is not an absolute path"),
             ("deviceNodes: [ { path: /dev/a, major: -1 } ]", "-1 of \"/dev/a\""),
+            (
+                "netDevices: [ { hostInterfaceName: enp3s0, name: eth%d } ]",
+                "`netDevices` of the device's spec: \"eth%d\" is not the name of a network interface",
+            ),
         ] {
             let errors = ErrorCollector::default();
             decide(&edits(text), &errors);
             let texts: Vec<String> = errors.into_inner().iter().map(ConfigError::to_string).collect();
             assert!(texts.len() == 1 && texts[0].contains(problem), "{text}: {texts:?}");
         }
+    }
+
+    #[test]
+    fn each_interface_of_the_node_moves_once_and_names_in_the_container_are_unique() {
+        let net = |host: &str, name: &str| ::cdi::NetDevice { host_interface_name: host.into(), name: name.into() };
+        let decided = |net_devices: Vec<::cdi::NetDevice>| {
+            let errors = ErrorCollector::default();
+            let plan = decide(&ContainerEdits { net_devices, ..ContainerEdits::default() }, &errors);
+            (plan.interfaces, errors.into_inner().iter().map(ConfigError::to_string).collect::<Vec<_>>())
+        };
+        let (interfaces, errors) = decided(vec![net("a", "x"), net("b", "y"), net("a", "z")]);
+        assert_eq!(interfaces, [("b", "y"), ("a", "z")].map(|(host, name)| Interface::new(host, name).unwrap()));
+        assert_eq!(errors, [""; 0]);
+        let (_, errors) = decided(vec![net("a", "x"), net("b", "x")]);
+        assert!(
+            errors[0].contains("several network interfaces of the devices' specs have the name \"x\""),
+            "{errors:?}"
+        );
     }
 
     #[test]

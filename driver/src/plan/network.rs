@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
-use ::network::{AttachRequest, Attachment, NetworkChoice, PortMapping, Protocol};
+use ::network::{AttachRequest, Attachment, Interface, LendRequest, LendTarget, NetworkChoice, PortMapping, Protocol};
 use runtime::plan::Network;
 
 use super::{
@@ -39,17 +39,47 @@ impl OwnNetwork {
     }
 }
 
-/// The network namespace that the container uses.
-pub fn namespace(context: &TaskContext, own_network: Option<&OwnNetwork>) -> Network {
+/// The network namespace that the container uses. `lend` are the interfaces of the node that move there.
+pub fn namespace(context: &TaskContext, own_network: Option<&OwnNetwork>, lend: Option<&LendRequest>) -> Network {
     let TaskContext { spec, task, node, .. } = *context;
+    let pinned = own_network.is_some() || lend.is_some_and(|lend| lend.target == LendTarget::Unconnected);
     match (&spec.network_mode, &task.network_path) {
-        _ if own_network.is_some() => {
+        _ if pinned => {
             Network::Path(::network::namespace_of(&node.state_dir, container_id(&task.id, node.driver).as_str()))
         }
         (NetworkMode::None, _) => Network::Private,
         (NetworkMode::Host, _) | (_, None) => Network::Host,
         (_, Some(path)) => Network::Path(path.clone()),
     }
+}
+
+/// The move of interfaces of the node to the container's network.
+pub fn lend(
+    context: &TaskContext,
+    own_network: Option<&OwnNetwork>,
+    interfaces: &[Interface],
+    errors: &ErrorCollector,
+) -> Option<LendRequest> {
+    let TaskContext { spec, task, policy, .. } = *context;
+    let first = interfaces.first()?;
+    let target = match &task.network_path {
+        _ if own_network.is_some() => LendTarget::Attached,
+        _ if uses_host_network(spec, task, policy) => {
+            errors.add(
+                "devices",
+                format!(
+                    "the network interface {:?} of a device's spec cannot move to the task: the task uses the host's \
+                     network",
+                    first.host_name()
+                ),
+                "write `network_mode = \"bridge\"` or \"none\", or `network { mode = \"bridge\" }` in the group",
+            );
+            return None;
+        }
+        Some(path) if spec.network_mode != NetworkMode::None => LendTarget::Group(path.clone()),
+        _ => LendTarget::Unconnected,
+    };
+    Some(LendRequest { target, interfaces: interfaces.to_vec() })
 }
 
 /// Refuses aliases of a task that has no address of its own.
@@ -181,9 +211,9 @@ fn check_addresses_on_bridge(context: &TaskContext, errors: &ErrorCollector) {
 }
 
 /// The network namespace of the group, if the container joins it.
-pub fn group_namespace(namespace: &Network, own_network: Option<&OwnNetwork>) -> Option<PathBuf> {
+pub fn group_namespace(context: &TaskContext, namespace: &Network) -> Option<PathBuf> {
     match namespace {
-        Network::Path(path) if own_network.is_none() => Some(path.clone()),
+        Network::Path(path) => context.task.network_path.clone().filter(|group| group == path),
         _ => None,
     }
 }
@@ -191,11 +221,11 @@ pub fn group_namespace(namespace: &Network, own_network: Option<&OwnNetwork>) ->
 /// Kernel parameters: docker's for a namespace that is the container's own, overridden by the task's. In the group's
 /// namespace docker's are set once, before the container exists.
 pub fn sysctl(
+    context: &TaskContext,
     chosen: BTreeMap<String, String>,
     namespace: &Network,
-    own_network: Option<&OwnNetwork>,
 ) -> BTreeMap<String, String> {
-    let own = own_network.is_some() || *namespace == Network::Private;
+    let own = *namespace != Network::Host && group_namespace(context, namespace).is_none();
     let dockers = ::network::UNPRIVILEGED.into_iter().filter(|_| own);
     dockers.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(chosen).collect()
 }

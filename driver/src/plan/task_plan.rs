@@ -5,7 +5,7 @@
 
 use std::{fmt, net::IpAddr, path::PathBuf};
 
-use ::network::Attachment;
+use ::network::{Attachment, LendRequest};
 use runtime::plan::{BindConfinement, ContainerPlan, InstalledRuntime, RootFs};
 
 use super::{
@@ -58,6 +58,8 @@ pub struct TaskPlan {
     pub own_network: Option<OwnNetwork>,
     /// The network namespace of the group, if the container joins it.
     pub group_namespace: Option<PathBuf>,
+    /// Interfaces of the node that move to the container's network before the container is made.
+    pub lend: Option<LendRequest>,
     /// Sources of the files in /etc.
     pub(super) etc_files: EtcFiles,
 }
@@ -122,7 +124,8 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let own_network = network::own_network(context, errors);
     let cdi = context.edits.map(|edits| cdi::decide(edits, errors)).unwrap_or_default();
     let mounts = mounts::decide(context, &cdi.mounts, errors);
-    let namespace = network::namespace(context, own_network.as_ref());
+    let lend = network::lend(context, own_network.as_ref(), &cdi.interfaces, errors);
+    let namespace = network::namespace(context, own_network.as_ref(), lend.as_ref());
     network::check_aliases(context, &namespace, errors);
     let etc_files = EtcFiles::new(context, &namespace, own_network.is_some(), &mounts.mounts);
     let dns_warning = network::dns_warning(own_network.as_ref(), &etc_files);
@@ -133,7 +136,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
     let mounted_volumes = mounts.mounted.clone();
     let of_mounts = mounts.warnings.clone();
-    let group_namespace = network::group_namespace(&namespace, own_network.as_ref());
+    let group_namespace = network::group_namespace(context, &namespace);
     let userns = user_namespace::decide(context, &namespace, errors);
     let userns_obstacle = userns.obstacle.clone();
     if runtime.is_some()
@@ -167,6 +170,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
         mounted_volumes,
         own_network,
         group_namespace,
+        lend,
         etc_files,
     }
 }
@@ -214,7 +218,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         mount_restrictions: cdi::restrictions(&cdi),
         described_devices: cdi.devices,
         hooks: cdi.hooks,
-        sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), &namespace, own_network),
+        sysctl: network::sysctl(context, security::sysctl(spec, &namespace, errors), &namespace),
         namespaces: security::namespaces(spec, namespace),
         user_namespace: userns.namespace,
         security: security::decide(context, errors),

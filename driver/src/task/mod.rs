@@ -12,6 +12,7 @@
 //! | `owner` | carries out the decisions about one task |
 //! | `lifecycle` | decides: state and event to next state and actions |
 //! | `container_watch` | the background work about a running container |
+//! | `claim` | whether a task needs a network |
 //! | `start` | from a task block to a running command |
 //! | `starts` | how often each task of an allocation was started |
 //! | `exec` | commands in a running task |
@@ -22,6 +23,7 @@
 //! | `stats` | rates of resource use |
 
 mod cgroup_events;
+mod claim;
 mod container_watch;
 mod driver_state;
 pub mod exec;
@@ -38,6 +40,7 @@ mod task_ref;
 mod view;
 
 pub use self::{
+    claim::network_claim,
     driver_state::{DriverNetwork, DriverState},
     info::CommandSlot,
     lifecycle::{Event, Phase},

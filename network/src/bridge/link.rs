@@ -22,7 +22,7 @@ use super::netlink::Request;
 pub(crate) const INTERFACE: &str = "eth0";
 
 /// The length of the fixed part of a message about a link, and of one about a route.
-const LINK_HEADER: usize = 16;
+pub(crate) const LINK_HEADER: usize = 16;
 const ROUTE_HEADER: usize = 12;
 
 /// A hardware address.
@@ -199,13 +199,14 @@ pub(crate) fn parse(link: &[u8]) -> Option<Link> {
 }
 
 /// The value of an attribute.
-fn attribute(attributes: &[u8], number: u16) -> Option<Vec<u8>> {
+pub(crate) fn attribute(attributes: &[u8], number: u16) -> Option<Vec<u8>> {
     let all = NlasIterator::new(attributes).map_while(Result::ok);
     let found = |attribute: NlaBuffer<&[u8]>| (attribute.kind() == number).then(|| attribute.value().to_vec());
     all.into_iter().find_map(found)
 }
 
-fn number(bytes: &[u8]) -> Option<u32> {
+/// The number at the beginning of a value.
+pub(crate) fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
@@ -215,13 +216,15 @@ fn named(name: &str) -> LinkMessage {
     message
 }
 
-fn indexed(index: u32) -> LinkMessage {
+/// A message about the link with this index.
+pub(crate) fn indexed(index: u32) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = index;
     message
 }
 
-fn switched_on(mut message: LinkMessage) -> LinkMessage {
+/// The same message, which also switches the link on.
+pub(crate) fn switched_on(mut message: LinkMessage) -> LinkMessage {
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     message

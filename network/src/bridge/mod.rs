@@ -3,8 +3,8 @@
 mod addresses;
 mod allocator;
 pub(crate) mod connect;
-mod link;
-mod netlink;
-mod node;
+pub(crate) mod link;
+pub(crate) mod netlink;
+pub(crate) mod node;
 pub(crate) mod probe;
 pub(crate) mod record;

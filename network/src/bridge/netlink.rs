@@ -101,6 +101,23 @@ impl Connection {
         found
     }
 
+    /// Asks for a list. Returns the values that `parse` makes of the payloads of its elements.
+    pub fn list<T>(mut self, message: RouteNetlinkMessage, parse: impl Fn(&[u8]) -> Option<T>) -> io::Result<Vec<T>> {
+        let mut bytes = Vec::new();
+        self.append(&mut bytes, message, NLM_F_DUMP);
+        self.send(&bytes)?;
+        let (mut found, mut result) = (Vec::new(), Ok(()));
+        self.receive(|message| {
+            match message.kind {
+                ERROR => result = error_of(message.payload),
+                DONE => {}
+                _ => found.extend(parse(message.payload)),
+            }
+            [ERROR, DONE].contains(&message.kind)
+        })?;
+        result.map(|()| found)
+    }
+
     fn append(&mut self, bytes: &mut Vec<u8>, message: RouteNetlinkMessage, flags: u16) {
         self.sequence += 1;
         let mut header = NetlinkHeader::default();

@@ -11,6 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -117,6 +118,8 @@ enum Setting {
     MountedVolume,
     /// crun in place of the built-in runtime.
     Installed,
+    /// An interface of the node with this number, in a network that is connected to nothing.
+    LentInterface(u16),
 }
 
 impl Setting {
@@ -144,6 +147,16 @@ impl Setting {
                 fs::write(directory.join("lan.conflist"), network.to_string()).must("a network");
                 json!({"network": {"cni_path": cni_path(), "cni_config_dir": directory}})
             }
+            Self::LentInterface(number) => {
+                let directory = node.root().join("cdi");
+                fs::create_dir_all(&directory).must("a directory");
+                let interface = json!({"hostInterfaceName": lent(number), "name": "fast0"});
+                let spec = json!({"cdiVersion": "1.1.0", "kind": "vendor.test/net", "devices": [
+                    {"name": "one", "containerEdits": {"netDevices": [interface]}},
+                ]});
+                fs::write(directory.join("net.json"), spec.to_string()).must("a spec");
+                json!({"cdi_spec_dirs": [directory], "allow_devices": ["vendor.test/*"]})
+            }
         }
     }
 
@@ -167,9 +180,32 @@ impl Setting {
             Self::CniNetwork(number) => task
                 .port("http", &TestNetwork::NODE.to_string(), 20_000 + number, 80)
                 .option("network_mode", json!("cni/lan")),
+            Self::LentInterface(number) => {
+                let (name, peer) = (lent(number), format!("peer{number}"));
+                assert!(ip(&["link", "add", &name, "type", "veth", "peer", "name", &peer]), "the interface is made");
+                assert!(ip(&["link", "set", &name, "up"]));
+                task.option("network_mode", json!("none")).option("devices", json!([{"cdi": "vendor.test/net=one"}]))
+            }
         };
         task.build(plugin).await
     }
+
+    /// Removes what the setting made for the task. The node must have it again.
+    fn clean(self) {
+        if let Self::LentInterface(number) = self {
+            assert!(ip(&["link", "delete", &lent(number)]), "the interface is back");
+        }
+    }
+}
+
+/// The name of an interface of the node.
+fn lent(number: u16) -> String {
+    format!("lent{number}")
+}
+
+/// Whether `ip` succeeds in the network of this thread.
+fn ip(args: &[&str]) -> bool {
+    Command::new("ip").args(args).status().must("ip").success()
 }
 
 impl Case {
@@ -273,6 +309,7 @@ async fn traced(images: &Images, ending: Ending, recovered: bool, setting: Setti
         .flat_map(|(name, count)| (1..=count).map(move |arrival| Point { name: name.clone(), arrival }));
     let points = points.collect();
     node.finish(plugin).await;
+    setting.clean();
     points
 }
 
@@ -316,6 +353,7 @@ async fn run(images: &Images, case: Case) {
     });
     assert!(clean.await, "left behind:\n{}", node.traces());
     node.finish(plugin).await;
+    setting.clean();
 }
 
 /// Starts the task. Returns `None` if the agent makes no further call after a failed start.
@@ -431,6 +469,11 @@ async fn a_kill_at_any_failpoint_of_an_own_network_leaves_nothing() {
 #[tokio::test]
 async fn a_kill_at_any_failpoint_of_a_cni_network_leaves_nothing() {
     kill_at_points_of_a_network(Setting::CniNetwork).await;
+}
+
+#[tokio::test]
+async fn a_kill_at_any_failpoint_of_a_lent_interface_brings_it_back() {
+    kill_at_points_of_a_network(Setting::LentInterface).await;
 }
 
 /// Kills at each point that a task with its own network passes and other tasks do not.

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use network::{Attachment, Dns as NetworkDns, NetworkChoice, Protocol};
+use cdi::{ContainerEdits, NetDevice};
+use network::{Attachment, Dns as NetworkDns, LendTarget, NetworkChoice, Protocol};
 use runtime::plan::Network;
 use serde_json::json;
 
@@ -112,6 +113,42 @@ fn a_task_without_a_group_network_gets_its_own_network() {
     let mut case = Case::new(json!({ "network_mode": "cni/lan" }));
     case.task.network_path = group;
     assert!(case.error().starts_with("network_mode: \"cni/lan\" is not possible in a group that has a network"));
+}
+
+#[test]
+fn interfaces_of_the_node_move_to_the_network_that_the_task_uses() {
+    let group = Some(PathBuf::from("/run/netns/x"));
+    let own = Network::Path(format!("/run/oci-rs/networks/{ALLOC}.web.01234567/netns").into());
+    for (mode, path, expected) in [
+        ("bridge", None, Some((LendTarget::Attached, own.clone()))),
+        ("cni/lan", None, Some((LendTarget::Attached, own.clone()))),
+        ("none", None, Some((LendTarget::Unconnected, own.clone()))),
+        ("none", group.clone(), Some((LendTarget::Unconnected, own))),
+        ("", group.clone(), Some((LendTarget::Group("/run/netns/x".into()), Network::Path("/run/netns/x".into())))),
+        ("host", group.clone(), None),
+        ("", None, None),
+    ] {
+        let mut case = Case::new(json!({ "network_mode": mode }));
+        case.task.network_path = path.clone();
+        let device = NetDevice { host_interface_name: "enp3s0".into(), name: "fast0".into() };
+        case.edits = Some(ContainerEdits { net_devices: vec![device], ..ContainerEdits::default() });
+        let Some((target, namespace)) = expected else {
+            let text = case.error();
+            assert!(
+                text.starts_with("devices: the network interface \"enp3s0\" of a device's spec cannot move"),
+                "{text}"
+            );
+            continue;
+        };
+        let plan = case.plan().unwrap();
+        let is_group = matches!(target, LendTarget::Group(_));
+        let lend = plan.lend.unwrap();
+        assert_eq!((lend.target, lend.interfaces[0].name()), (target, "fast0"), "{mode}");
+        assert_eq!(plan.container.namespaces.network, namespace, "{mode}");
+        assert_eq!(plan.group_namespace, path.filter(|_| is_group), "{mode}");
+        // Docker's parameters, in a namespace that is the task's own.
+        assert_eq!(plan.container.sysctl.len(), if is_group { 0 } else { 2 }, "{mode}");
+    }
 }
 
 #[test]

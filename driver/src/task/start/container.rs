@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use network::Attachment;
 use runtime::{Running, StartError, StartErrorKind};
 
-use super::{docker_volumes, image::Leased, logs::LogDirectoryInMaking, request::StartRequest};
+use super::{docker_volumes, image::Leased, interfaces, logs::LogDirectoryInMaking, request::StartRequest};
 use crate::{
     blocking::blocking,
     config::UserNamespaceMode,
@@ -34,7 +34,7 @@ pub struct Prepared<'a>(Planned<'a>);
 /// A task whose volumes with options are mounted.
 pub struct Mounted<'a>(Planned<'a>);
 
-/// A task with its own network attached, if it is to have one.
+/// A task with its own network attached, if it is to have one, and with the node's interfaces that it gets.
 pub struct Attached<'a> {
     planned: Planned<'a>,
     network: Option<TaskNetwork>,
@@ -157,8 +157,14 @@ impl Planned<'_> {
 }
 
 impl<'a> Mounted<'a> {
-    /// Attaches the task's own network, if it is to have one, and completes the plan with the addresses.
+    /// Attaches the task's own network, if it is to have one, and moves interfaces of the node there, if a device of
+    /// the task has some.
     pub async fn attach(self) -> Result<Attached<'a>, TaskError> {
+        self.attach_own_network().await?.lend().await
+    }
+
+    /// Attaches the task's own network, and completes the plan with the addresses.
+    async fn attach_own_network(self) -> Result<Attached<'a>, TaskError> {
         let Self(planned) = self;
         let Some(own) = planned.plan.own_network.clone() else { return Ok(Attached { planned, network: None }) };
         let began = Instant::now();
@@ -185,6 +191,17 @@ impl<'a> Mounted<'a> {
 }
 
 impl<'a> Attached<'a> {
+    /// Moves interfaces of the node to the task's network.
+    async fn lend(self) -> Result<Self, TaskError> {
+        let Some(lend) = self.planned.plan.lend.clone() else { return Ok(self) };
+        let request = self.planned.leased.request;
+        let (node, tasks, container) = (request.node.clone(), request.tasks.clone(), request.container.clone());
+        match blocking(move || interfaces::lend(&node, &tasks, &container, &lend)).await {
+            Ok(()) => Ok(self),
+            Err(error) => Err(self.undo(error).await),
+        }
+    }
+
     /// Starts the container.
     pub async fn start(self) -> Result<Started<'a>, TaskError> {
         let request = self.planned.leased.request;
@@ -204,7 +221,7 @@ impl<'a> Attached<'a> {
     /// Removes the network and releases the volumes because of an error, and returns that error.
     async fn undo(self, error: TaskError) -> TaskError {
         self.planned.release_volumes().await;
-        if self.network.is_some() {
+        if self.network.is_some() || self.planned.plan.lend.is_some() {
             let request = self.planned.leased.request;
             let (node, container) = (request.node.clone(), request.container.clone());
             let removed = blocking(move || Ok(node.networks.release(container.as_str())?)).await;

@@ -9,7 +9,7 @@
 //! | [`Planned`] | the container's plan | – |
 //! | [`Prepared`] | checked host paths, no container of an earlier start | – |
 //! | [`Mounted`] | the mounted volumes, if it has volumes with options | the volumes are released |
-//! | [`Attached`] | the task's own network, if it has one | the network is removed |
+//! | [`Attached`] | the task's own network, if it has one; interfaces of the node | the network is removed |
 //! | [`Started`] | the running container | – |
 //!
 //! The runtime itself undoes a container that it could not start.
@@ -25,6 +25,7 @@ mod cdi_devices;
 mod container;
 mod docker_volumes;
 mod image;
+mod interfaces;
 mod load_archive;
 mod logs;
 mod phases;
