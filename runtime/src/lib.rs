@@ -35,6 +35,7 @@ pub mod plan;
 mod process;
 mod relay;
 mod report_pipe;
+mod resctrl;
 mod role;
 mod rootfs;
 mod selinux;

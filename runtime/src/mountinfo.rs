@@ -16,6 +16,16 @@ pub(crate) fn mounts_below(mountinfo: &[u8], directory: &Path) -> Vec<PathBuf> {
     points
 }
 
+/// The mount point of a file system of this type, from the text of `/proc/self/mountinfo`.
+pub(crate) fn mount_of_type(mountinfo: &[u8], kind: &str) -> Option<PathBuf> {
+    mountinfo.split(|byte| *byte == b'\n').find_map(|line| {
+        // The type is the first field after the hyphen that ends the optional fields.
+        let mut after = line.split(|byte| *byte == b' ').skip(6).skip_while(|field| *field != b"-").skip(1);
+        let point = line.split(|byte| *byte == b' ').nth(4)?;
+        (after.next()? == kind.as_bytes()).then(|| unescape(point))
+    })
+}
+
 /// Whether the mount that holds a path, or a mount below the path, is shared or a slave, from the text of
 /// `/proc/self/mountinfo`. Of several mounts at one place the last one counts.
 pub(crate) fn propagates(mountinfo: &[u8], path: &Path) -> bool {
@@ -56,7 +66,16 @@ fn unescape(text: &[u8]) -> PathBuf {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{mounts_below, propagates};
+    use super::{mount_of_type, mounts_below, propagates};
+
+    #[test]
+    fn a_mount_is_found_by_its_type() {
+        let text = b"20 1 0:5 / / rw - ext4 /dev/vda rw\n\
+            21 20 0:6 / /sys/fs/res\\040ctrl rw shared:3 master:1 - resctrl resctrl rw\n";
+        assert_eq!(mount_of_type(text, "resctrl"), Some(PathBuf::from("/sys/fs/res ctrl")));
+        assert_eq!(mount_of_type(text, "vda"), None);
+        assert_eq!(mount_of_type(b"", "ext4"), None);
+    }
 
     #[test]
     fn propagation_is_that_of_the_mount_of_a_path_and_of_mounts_below_it() {

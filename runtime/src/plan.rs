@@ -124,6 +124,9 @@ pub struct ContainerPlan {
     /// Programs of the node that run while the container is made, started and removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
+    /// The class of cache and memory bandwidth that the processes join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_class: Option<CacheClass>,
     /// Namespaces.
     pub namespaces: Namespaces,
     /// A user namespace of the container's own. Without it, the container is in the node's.
@@ -424,6 +427,17 @@ impl fmt::Display for HookStage {
             Self::Poststop => "poststop",
         })
     }
+}
+
+/// A class of cache and memory bandwidth (`intelRdt` of the OCI runtime specification).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheClass {
+    /// Its name; `/` is the class of all other processes. `None`: a class of the container's own.
+    pub name: Option<String>,
+    /// Its limits: lines of the kernel's file `schemata`. If the class exists, it must have them.
+    pub schemata: Vec<String>,
+    /// The use of cache and bandwidth by the container is counted.
+    pub monitored: bool,
 }
 
 /// What files on a mount cannot do.

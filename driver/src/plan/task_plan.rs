@@ -139,11 +139,8 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let group_namespace = network::group_namespace(context, &namespace);
     let userns = user_namespace::decide(context, &namespace, errors);
     let userns_obstacle = userns.obstacle.clone();
-    if runtime.is_some()
-        && let Some(hook) = cdi.hooks.first()
-    {
-        let problem = format!("the hook {:?} of a device's spec cannot run with another OCI runtime", hook.path);
-        errors.add("devices", problem, "remove `runtime`, or use a device without hooks");
+    if runtime.is_some() {
+        cdi::refuse_with_installed_runtime(&cdi, errors);
     }
     let parts = Parts {
         own_network: own_network.as_ref(),
@@ -218,6 +215,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         mount_restrictions: cdi::restrictions(&cdi),
         described_devices: cdi.devices,
         hooks: cdi.hooks,
+        cache_class: cdi.cache_class,
         sysctl: network::sysctl(context, security::sysctl(spec, &namespace, errors), &namespace),
         namespaces: security::namespaces(spec, namespace),
         user_namespace: userns.namespace,

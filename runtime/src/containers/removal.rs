@@ -21,6 +21,7 @@ use crate::{
     installed::InstalledContainer,
     plan::{ContainerId, HookStage},
     process::{ProcessRecord, ProcessRef},
+    resctrl::{self, ClassPlan},
     role::{HookMoment, HooksArgs, Role},
     rootfs::WritableLayer,
     state::{CGROUP, CONTAINER, ContainerRecord, MONITOR, PLAN, RELAY, TaskDir, TaskLock},
@@ -74,6 +75,9 @@ impl Runtime {
         failpoint::at("destroy-before-groups");
         if let Some(groups) = task.read::<Cgroups>(CGROUP)? {
             groups.remove()?;
+        }
+        if let Some(plan) = task.read::<ClassPlan>(PLAN)? {
+            resctrl::remove_groups(&plan)?;
         }
         self.run_last_hooks(id, task);
         failpoint::at("destroy-before-layer");

@@ -126,6 +126,7 @@ fn entering_process(
         namespaces,
         ids: plan.id_range(),
         cgroups,
+        class: plan.cache_class.clone().map(|class| (class, plan.id.clone())),
         oom_score_adj: plan.oom_score_adj,
         apparmor: plan.security.apparmor.clone(),
         selinux: plan.selinux.clone(),

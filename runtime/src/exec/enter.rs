@@ -35,7 +35,7 @@ use crate::{
     error::StartErrorKind,
     id_map::{IdMap, become_root},
     packets::{clip, send},
-    plan::{IdRange, SelinuxLabels},
+    plan::{CacheClass, ContainerId, IdRange, SelinuxLabels},
     process::ProcessRef,
     rootfs::DebugRoot,
     sys::{self, Fork},
@@ -52,6 +52,8 @@ pub(super) struct EnteringProcess {
     pub ids: Option<IdRange>,
     /// The cgroups to join.
     pub cgroups: Vec<PathBuf>,
+    /// The class of cache and memory bandwidth to join, and the container's id.
+    pub class: Option<(CacheClass, ContainerId)>,
     pub oom_score_adj: i32,
     pub apparmor: Option<String>,
     /// The SELinux labels of the container.
@@ -119,6 +121,8 @@ impl EnteringProcess {
         let labels = self.selinux.as_ref();
         labels.map_or(Ok(()), |labels| apply_selinux(&labels.of_processes())).map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.cgroups).map_err(step("joining the container's control groups"))?;
+        let class = self.class.as_ref().map_or(Ok(()), |(class, container)| crate::resctrl::join(class, container));
+        class.map_err(step("joining the container's class of cache"))?;
         let map = self.ids.map(|ids| IdMap::of_process(self.init.pid, ids)).transpose();
         let map = map.map_err(step("opening the container's user namespace"))?;
         let attach = map.is_some() && stacks_attached_mounts_only();

@@ -50,6 +50,7 @@ fn plan() -> ContainerPlan {
         hooks: Vec::new(),
         described_devices: Vec::new(),
         mount_restrictions: BTreeMap::new(),
+        cache_class: None,
         namespaces: Namespaces {
             network: Network::Private,
             private_pid: true,

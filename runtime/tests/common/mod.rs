@@ -107,6 +107,7 @@ impl Node {
             hooks: Vec::new(),
             described_devices: Vec::new(),
             mount_restrictions: BTreeMap::new(),
+            cache_class: None,
             namespaces: Namespaces {
                 network: Network::Private,
                 private_pid: true,

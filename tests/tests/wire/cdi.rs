@@ -187,6 +187,25 @@ async fn a_cdi_device_needs_permission_and_a_usable_spec() {
 }
 
 #[tokio::test]
+async fn a_class_of_cache_needs_a_kernel_that_has_it() {
+    let has = |file: &str| fs::read_to_string(file).must(file).lines().any(|line| line.contains("resctrl"));
+    if has("/proc/self/mountinfo") {
+        // The kernel has classes. Tests do not change them.
+        return;
+    }
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    let edits = json!({"intelRdt": {"closID": "fast", "l3CacheSchema": "L3:0=f"}});
+    specs.write("a.json", "vendor.test/class", &json!({"one": edits}), &json!({}));
+    let mut plugin = node.launch_with(specs.options()).await;
+    let images = Images::start().await;
+    let text = refusal(&node, &mut plugin, &images, json!([{"cdi": "vendor.test/class=one"}])).await;
+    let reason = if has("/proc/filesystems") { "is not mounted on this node" } else { "has no file system resctrl" };
+    assert!(text.contains("`intelRdt` of a device's spec: ") && text.contains(reason), "{text}");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
 async fn a_cdi_device_works_in_a_user_namespace() {
     if !user_namespaces::are_possible() {
         return;
@@ -397,6 +416,10 @@ async fn nvidias_variable_and_runtime_lead_to_the_devices_of_the_spec() {
     let reserved = node.task(&images.busybox()).sh(IDLE).device_env("NVIDIA_VISIBLE_DEVICES", "GPU-1");
     let reserved = reserved.build(&mut plugin).await;
     let text = plugin.start(&reserved).await.err().must("a refusal").message().to_owned();
+    assert!(text.contains("no spec has devices of the kind nvidia.com/gpu") && text.contains(remedy), "{text}");
+    let runtime = node.task(&images.busybox()).sh(IDLE).env("NVIDIA_VISIBLE_DEVICES", "all");
+    let runtime = runtime.option("runtime", json!("nvidia")).build(&mut plugin).await;
+    let text = plugin.start(&runtime).await.err().must("a refusal").message().to_owned();
     assert!(text.contains("no spec has devices of the kind nvidia.com/gpu") && text.contains(remedy), "{text}");
 
     let gpu = |node: &str, number: u8| {

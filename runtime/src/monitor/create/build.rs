@@ -17,6 +17,7 @@ use crate::{
     monitor::report::CreatedContainer,
     plan::{ContainerPlan, Hook, HookStage},
     process::ProcessRef,
+    resctrl::ClassMembership,
     rootfs::{HeldNetwork, Layers, Root},
     selinux::SelinuxLabels,
     spec::CGROUP_DIR,
@@ -85,9 +86,9 @@ impl CgroupsJoined {
 }
 
 impl Built {
-    /// Leaves the cgroups, waits until the container is built, restricts the devices, and lets the first process go on
-    /// to the command. If that fails, the first process is killed.
-    pub fn start(self, plan: &ContainerPlan) -> Result<CreatedContainer, StartError> {
+    /// Leaves the cgroups, waits until the container is built, restricts the devices, adds the first process to its
+    /// class of cache, and lets it go on to the command. If that fails, the first process is killed.
+    pub fn start(self, plan: &ContainerPlan, class: Option<ClassMembership>) -> Result<CreatedContainer, StartError> {
         let Self { mut container, groups, device_rules, membership, events_before, user, open, .. } = self;
         // Left to the end of this process, after the answer: closing a detached mount waits for all processors.
         mem::forget(open);
@@ -98,6 +99,7 @@ impl Built {
         if let Some(rules) = device_rules {
             groups.restrict_devices(&rules)?;
         }
+        class.map_or(Ok(()), |class| class.add(init.pid))?;
         deferred.write()?;
         failpoint::at("creator-before-start");
         container.start()?;

@@ -52,6 +52,7 @@ use crate::{
     error::{Context, StartError},
     plan::ContainerPlan,
     report_pipe::write_report,
+    resctrl::ClassMembership,
     selinux::SelinuxLabels,
     state::PLAN,
     sys,
@@ -78,6 +79,8 @@ fn end_with_monitor(monitor: Pid) -> Result<(), StartError> {
 fn create(job: &Job<'_>) -> Result<CreatedContainer, StartError> {
     let plan: ContainerPlan = job.task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_inherited_attributes(&plan)?;
+    // In the host's mount namespace.
+    let class = plan.cache_class.as_ref().map(|class| ClassMembership::prepare(class, &plan.id)).transpose()?;
     let detached = HostHandles::open(job, &plan)?.leave_host(job, &plan)?;
     let joined = thread::scope(|scope| {
         let beside = MadeBeside::begin(scope, job.task, &plan)?;
@@ -87,7 +90,7 @@ fn create(job: &Job<'_>) -> Result<CreatedContainer, StartError> {
     })?;
     match &plan.runtime {
         Some(runtime) => joined.run_installed(job, &plan, runtime),
-        None => joined.build(job, &plan)?.start(&plan),
+        None => joined.build(job, &plan)?.start(&plan, class),
     }
 }
 
