@@ -135,11 +135,16 @@ stage() {
     local arch=$1 binary=$2 root=$3 doc=$3/share/doc/oci-rs shell
     local -A completions=([bash]=share/bash-completion/completions/oci-rs [zsh]=share/zsh/vendor-completions/_oci-rs
         [fish]=share/fish/vendor_completions.d/oci-rs.fish)
-    mkdir -p "$root"/{bin,lib/oci-rs/plugins,lib/systemd/system/nomad.service.d,share/man/man1} \
-        "$root"/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d} "$doc/examples"
+    mkdir -p "$root"/{bin,lib/oci-rs/{plugins,plugins-cdi,host-volumes},lib/systemd/system/nomad.service.d} \
+        "$root"/share/{man/man1,bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d} \
+        "$doc/examples/cdi"
     install -m 755 "$binary" "$root/bin/oci-rs"
     # For agents without other plugins. A relative link also works below /usr/local.
     ln -s ../../../bin/oci-rs "$root/lib/oci-rs/plugins/oci-rs"
+    # An agent starts each executable of its directories, so the other plugins are in directories of their own.
+    ln -s ../../../bin/oci-rs "$root/lib/oci-rs/plugins-cdi/oci-rs"
+    ln -s ../../../bin/oci-rs "$root/lib/oci-rs/plugins-cdi/oci-rs-cdi"
+    ln -s ../../../bin/oci-rs "$root/lib/oci-rs/host-volumes/oci-rs-volume"
     install -m 755 packaging/package-notes "$root/lib/oci-rs/package-notes"
     install -m 644 packaging/nomad.service.conf "$root/lib/systemd/system/nomad.service.d/50-oci-rs.conf"
     emulated "$arch" "$binary" man "$root/share/man/man1" >/dev/null
@@ -149,6 +154,7 @@ stage() {
     done
     install -m 644 LICENSE README.md CHANGELOG.md "$doc"
     install -m 644 examples/*.hcl "$doc/examples"
+    install -m 644 examples/cdi/*.yaml "$doc/examples/cdi"
     install -m 644 "$work/licences.txt" "$doc/third-party-licences.txt"
     install -m 644 "$work/sbom.json" "$doc/sbom.cdx.json"
     gzip -9n "$doc/CHANGELOG.md" "$doc/third-party-licences.txt" "$doc/sbom.cdx.json"
@@ -204,8 +210,8 @@ rpm_package() {
     sed "s|@VERSION@|$VERSION|" packaging/rpm/oci-rs.spec.in | grep -v '^@FILES@$' >"$top/SPECS/oci-rs.spec"
     (cd "$top/root" && find . \( -type f -o -type l \) -printf '/%P\n' | LC_ALL=C sort) >>"$top/SPECS/oci-rs.spec"
     # The directories that belong to this package alone.
-    printf '%%dir %s\n' /usr/lib/oci-rs /usr/lib/oci-rs/plugins /usr/share/doc/oci-rs /usr/share/doc/oci-rs/examples \
-        >>"$top/SPECS/oci-rs.spec"
+    printf '%%dir %s\n' /usr/lib/oci-rs /usr/lib/oci-rs/{plugins,plugins-cdi,host-volumes} \
+        /usr/share/doc/oci-rs /usr/share/doc/oci-rs/examples{,/cdi} >>"$top/SPECS/oci-rs.spec"
     printf '\n%%install\ncp -a %q/. %%{buildroot}/\n' "$top/root" >>"$top/SPECS/oci-rs.spec"
     rpmbuild --quiet -bb --target "$1-linux" --define "_topdir $top" --define "_buildhost reproducible" \
         --define "use_source_date_epoch_as_buildtime 1" --define "clamp_mtime_to_source_date_epoch 1" \
@@ -216,7 +222,8 @@ rpm_package() {
 }
 
 # What each package must contain, below usr/.
-CONTENTS="bin/oci-rs lib/oci-rs/plugins/oci-rs lib/oci-rs/package-notes
+CONTENTS="bin/oci-rs lib/oci-rs/plugins/oci-rs lib/oci-rs/plugins-cdi/oci-rs lib/oci-rs/plugins-cdi/oci-rs-cdi
+    lib/oci-rs/host-volumes/oci-rs-volume lib/oci-rs/package-notes share/doc/oci-rs/examples/cdi/fuse.yaml
     lib/systemd/system/nomad.service.d/50-oci-rs.conf share/bash-completion/completions/oci-rs
     share/zsh/vendor-completions/_oci-rs share/fish/vendor_completions.d/oci-rs.fish share/man/man1/oci-rs.1.gz
     share/man/man1/oci-rs-ps.1.gz share/doc/oci-rs/README.md share/doc/oci-rs/CHANGELOG.md.gz
@@ -229,6 +236,8 @@ check_layout() {
     for file in $CONTENTS share/doc/oci-rs/copyright; do
         grep -qxF "./usr/$file" <<<"$listing" || missing+=("$deb: usr/$file")
     done
+    # An agent with this directory starts the driver and nothing else.
+    [ "$(grep -c '/lib/oci-rs/plugins/.' <<<"$listing")" = 1 ] || missing+=("$deb: one plugin in lib/oci-rs/plugins")
     listing=$(if [ "${COMPRESS_TAR[0]}" = gzip ]; then gzip -dc "$tarball"; else cat "$tarball"; fi | tar -t)
     for file in $CONTENTS share/doc/oci-rs/LICENSE; do
         grep -qE "^oci-rs-[^/]*/$file\$" <<<"$listing" || missing+=("$tarball: $file")

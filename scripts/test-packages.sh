@@ -65,6 +65,9 @@ the_package_is_complete() {
     inside bash -c 'source /usr/share/bash-completion/completions/oci-rs && complete -p oci-rs' >/dev/null
     # No service, no user, no directory: nothing but the package's files.
     [ ! -e "$root/var/lib/oci-rs" ] && [ ! -e "$root/run/oci-rs" ] || die "the installation made directories"
+    # The volume plugin works under its name, without a configuration.
+    inside env DHV_OPERATION=fingerprint /usr/lib/oci-rs/host-volumes/oci-rs-volume fingerprint |
+        jq -e '.version | length > 0' >/dev/null
     inside zcat /usr/share/doc/oci-rs/sbom.cdx.json.gz | jq -e '.components | length > 100' >/dev/null
 }
 
@@ -76,8 +79,10 @@ start_job() {
     scripts/image.sh "$directory/layout" >/dev/null
     push_image "$directory/layout" busybox demo/web:1.0 "$port"
     image=127.0.0.1:$port/demo/web:1.0
-    start_agent "$directory" "$root/usr/lib/oci-rs/plugins"
+    # With the device plugin: without specs it offers nothing, and does not disturb.
+    start_agent "$directory" "$root/usr/lib/oci-rs/plugins-cdi"
     . "$directory/env"
+    grep -q 'name=oci-rs-cdi' "$directory/agent.log" || die "the agent did not load the device plugin"
     "$NOMAD" job run -var "image=$image" e2e/jobs/web.nomad.hcl >/dev/null
     alloc=$("$NOMAD" job allocs -json web | jq -r '.[0].ID')
     address=$(curl -fsS "$NOMAD_ADDR/v1/allocation/$alloc" |
