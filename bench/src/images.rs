@@ -26,13 +26,37 @@ const PROGRAM: usize = 5;
 
 /// An image with only busybox, for measurements of containers.
 pub fn small() -> Option<(DockerRegistry, String)> {
+    serve(&image_of(vec![Layer::of(busybox())]))
+}
+
+/// The same with a second layer: a file of one gibibyte, which no compression makes smaller.
+pub fn heavy() -> Option<(DockerRegistry, String)> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut data = Vec::with_capacity(1 << 30);
+    while data.len() < 1 << 30 {
+        // xorshift64: the same bytes in each run.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        data.extend(state.to_ne_bytes());
+    }
+    let weights = Layer::of([Entry::dir("data"), Entry::file("data/weights", data)]).compression(Compression::Plain);
+    serve(&image_of(vec![Layer::of(busybox()), weights]))
+}
+
+fn image_of(layers: Vec<Layer>) -> Built {
+    let image = layers.into_iter().fold(Image::new(), Image::layer);
+    image.run(json!({"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]})).build()
+}
+
+fn busybox() -> Vec<Entry> {
     let mut entries: Vec<Entry> = ["bin", "etc", "proc", "dev", "sys"].map(Entry::dir).into();
     entries.push(Entry::dir("tmp").mode(0o1777));
     entries.push(Entry::file("bin/busybox", fixtures::busybox::program()).mode(0o755));
     entries.extend(["sh", "sleep", "true"].map(|name| Entry::symlink(format!("bin/{name}"), "busybox")));
     entries.push(Entry::file("etc/passwd", "root:x:0:0:root:/:/bin/sh\n"));
     entries.push(Entry::file("etc/group", "root:x:0:\n"));
-    serve(&Image::new().layer(Layer::of(entries)).run(json!({"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]})).build())
+    entries
 }
 
 /// A large image, and its layers as files.

@@ -6,6 +6,7 @@
 
 mod docker;
 mod exec;
+mod image_volume;
 mod images;
 mod machine;
 mod memory;
@@ -40,11 +41,23 @@ struct Arguments {
     contenders: Contenders,
 }
 
-const CASES: [&str; 10] =
-    ["start", "network", "exec", "memory", "tasks", "scale", "metrics", "pull", "pull-link", "pull-layer"];
+const CASES: [&str; 11] = [
+    "start",
+    "network",
+    "image-volume",
+    "exec",
+    "memory",
+    "tasks",
+    "scale",
+    "metrics",
+    "pull",
+    "pull-link",
+    "pull-layer",
+];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] \
                      [--no-peers] [--without-userns] \
-                     [start] [network] [exec] [memory] [tasks] [scale] [metrics] [pull] [pull-link] [pull-layer]";
+                     [start] [network] [image-volume] [exec] [memory] [tasks] [scale] [metrics] \
+                     [pull] [pull-link] [pull-layer]";
 
 impl Arguments {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -82,6 +95,7 @@ async fn run(arguments: Arguments) {
         match case.as_str() {
             "start" => start::measure(&workdir, contenders, &mut quiet, arguments.rounds).await,
             "network" => network::measure(&workdir, &mut quiet, arguments.rounds).await,
+            "image-volume" => image_volume::measure(&workdir, &mut quiet, arguments.rounds).await,
             "exec" => exec::measure(&workdir, contenders, &mut quiet, arguments.rounds).await,
             "memory" => memory::measure(&workdir, contenders).await,
             "tasks" => nomad::measure(&workdir, contenders, arguments.rounds),
