@@ -21,9 +21,10 @@ job "cdi" {
       driver = "oci-rs"
 
       config {
-        image   = var.image
-        command = "/bin/sh"
-        args    = ["-c", var.script]
+        image        = var.image
+        command      = "/bin/sh"
+        args         = ["-c", var.script]
+        network_mode = "none"
       }
 
       resources {

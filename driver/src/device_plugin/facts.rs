@@ -16,6 +16,8 @@ pub struct Facts {
     pub problem: Option<String>,
     /// Its address on the PCI bus, as in `0000:3b:00.0`.
     pub pci_bus_id: Option<String>,
+    /// The ids of its vendor and its model on the PCI bus, as in `10de:2330`.
+    pub pci_id: Option<String>,
     /// The NUMA node that it belongs to.
     pub numa_node: Option<i64>,
     /// Its memory in MiB.
@@ -28,10 +30,13 @@ pub fn of<'a>(nodes: impl Iterator<Item = &'a DeviceNode> + Clone, sysfs: &Path)
     let Some((pci_bus_id, directory)) = nodes.into_iter().find_map(|node| pci_device(node, sysfs)) else {
         return Facts { problem, ..Facts::default() };
     };
-    let number = |file: &str| fs::read_to_string(directory.join(file)).ok()?.trim().parse::<i64>().ok();
+    let text = |file: &str| Some(fs::read_to_string(directory.join(file)).ok()?.trim().to_owned());
+    let number = |file: &str| text(file)?.parse::<i64>().ok();
+    let id = |file: &str| text(file)?.strip_prefix("0x").map(str::to_owned);
     Facts {
         problem,
         pci_bus_id: Some(pci_bus_id),
+        pci_id: id("vendor").zip(id("device")).map(|(vendor, model)| format!("{vendor}:{model}")),
         // The kernel writes -1 for a device without a node.
         numa_node: number("numa_node").filter(|node| *node >= 0),
         memory_mib: number("mem_info_vram_total").map(|bytes| bytes >> 20),
@@ -110,13 +115,16 @@ mod tests {
         };
         link("226:7", "devices/pci0000:00/0000:00:01.0/0000:3b:00.0/drm/card7");
         link("1:3", "devices/virtual/mem/null");
-        fs::write(pci.join("numa_node"), "1\n").unwrap();
+        for (file, content) in [("numa_node", "1\n"), ("vendor", "0x1002\n"), ("device", "0x73bf\n")] {
+            fs::write(pci.join(file), content).unwrap();
+        }
         fs::write(pci.join("mem_info_vram_total"), "17163091968\n").unwrap();
         let card = DeviceNode { major: 226, minor: 7, node_type: Some(NodeType::Character), ..node("/dev/no/card7") };
         let facts = of([&node("/dev/null"), &card].into_iter(), sysfs.path());
         let expected = Facts {
             problem: None,
             pci_bus_id: Some("0000:3b:00.0".into()),
+            pci_id: Some("1002:73bf".into()),
             numa_node: Some(1),
             memory_mib: Some(16368),
         };

@@ -23,6 +23,8 @@ const NAME: &str = "oci-rs/name";
 const PCI_BUS_ID: &str = "oci-rs/pci-bus-id";
 /// Nomad's name of devices that have none.
 const DEFAULT_NAME: &str = "cdi";
+/// The attribute of devices that several tasks can have at the same time.
+const REPLICAS: &str = "replicas";
 /// Separates the id of a device from the number of a replica. No name of a device has it.
 const REPLICA: char = '#';
 
@@ -96,7 +98,11 @@ pub fn decide(devices: &[(&QualifiedName, Entry, Facts)], config: &DevicePluginC
         };
         let settings = config.settings(&name.kind().to_string());
         let group_name = settings.name.or_else(|| annotation(NAME).cloned()).unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        let of_device = attributes(entry, facts);
+        let mut of_device = attributes(entry, facts);
+        if settings.replicas > 1 {
+            let replicas = i64::try_from(settings.replicas).unwrap_or(i64::MAX);
+            of_device.insert(REPLICAS.to_owned(), Attribute::number(replicas, ""));
+        }
         let group = groups.entry((name.kind(), group_name.clone())).or_insert_with(|| Group {
             vendor: name.kind().vendor().to_owned(),
             class: name.kind().class().to_owned(),
@@ -122,7 +128,8 @@ pub fn decide(devices: &[(&QualifiedName, Entry, Facts)], config: &DevicePluginC
 fn attributes(entry: &Entry, facts: &Facts) -> BTreeMap<String, Attribute> {
     let numa = facts.numa_node.map(|node| ("numa_node", Attribute::number(node, "")));
     let memory = facts.memory_mib.map(|mib| ("memory", Attribute::number(mib, "MiB")));
-    let known = numa.into_iter().chain(memory).map(|(key, value)| (key.to_owned(), value));
+    let pci = facts.pci_id.as_deref().map(|id| ("pci_id", Attribute::parse(id)));
+    let known = numa.into_iter().chain(memory).chain(pci).map(|(key, value)| (key.to_owned(), value));
     let annotations = entry.spec.annotations.iter().chain(&entry.device.annotations);
     let annotated = annotations
         .filter(|(key, _)| ![NAME, PCI_BUS_ID].contains(&key.as_str()))
@@ -185,6 +192,26 @@ mod tests {
         let found = groups(&nvidia, json!({}), |_| Facts::default());
         assert_eq!(ids(&found), ["nvidia.com/gpu=GPU-aaaa", "nvidia.com/gpu=GPU-bbbb"]);
         assert_eq!((&*found[0].vendor, &*found[0].class, &*found[0].name), ("nvidia.com", "gpu", "cdi"));
+        // A GPU in MIG mode is only its parts.
+        let mig = registry(
+            "nvidia.com/gpu",
+            json!({}),
+            &[
+                ("0:0", &["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21"], json!({})),
+                ("0:1", &["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30"], json!({})),
+                ("1", &["/dev/nvidia1"], json!({})),
+                ("GPU-bbbb", &["/dev/nvidia1"], json!({})),
+                ("MIG-aaaa", &["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21"], json!({})),
+                ("MIG-cccc", &["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30"], json!({})),
+                (
+                    "all",
+                    &["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap30"],
+                    json!({}),
+                ),
+            ],
+        );
+        let expected = ["nvidia.com/gpu=GPU-bbbb", "nvidia.com/gpu=MIG-aaaa", "nvidia.com/gpu=MIG-cccc"];
+        assert_eq!(ids(&groups(&mig, json!({}), |_| Facts::default())), expected);
         // Parts of one GPU share a node, and devices without nodes share nothing.
         let others = registry(
             "v.com/c",
@@ -212,6 +239,7 @@ mod tests {
         let facts = |name: &str| Facts {
             problem: (name == "b").then(|| "/dev/b: gone".to_owned()),
             pci_bus_id: Some("0000:3b:00.0".into()),
+            pci_id: Some("10de:2330".into()),
             numa_node: Some(1),
             memory_mib: Some(7),
         };
@@ -219,7 +247,8 @@ mod tests {
         let [a100, h100] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((a100.name.as_str(), h100.name.as_str()), ("a100", "h100"));
         let keys = |group: &Group| group.attributes.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(a100), ["memory", "numa_node", "v.com/firmware"]);
+        assert_eq!(keys(a100), ["memory", "numa_node", "pci_id", "v.com/firmware"]);
+        assert_eq!(a100.attributes["pci_id"], Attribute::parse("10de:2330"));
         assert_eq!(a100.attributes["memory"], Attribute::number(40, "GiB"));
         assert_eq!(h100.attributes["memory"], Attribute::number(80, "GiB"));
         assert_eq!(h100.devices[0].pci_bus_id.as_deref(), Some("0000:01:00.0"));
@@ -236,6 +265,7 @@ mod tests {
         let found = groups(&found, block, |_| Facts::default());
         assert_eq!(ids(&found), ["v.com/gpu=0#1", "v.com/gpu=0#2", "v.com/gpu=1#1", "v.com/gpu=1#2"]);
         assert_eq!(found[0].name, "shared", "the operator's name counts");
+        assert_eq!(found[0].attributes["replicas"], Attribute::number(2, ""), "a job sees that the device is shared");
         assert_eq!((name_of("v.com/gpu=0#2"), name_of("v.com/gpu=0")), ("v.com/gpu=0", "v.com/gpu=0"));
     }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use e2e::{Failure, Job, Outcome, watch};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::json;
 
 use crate::{Case, Env, Needs::OwnAgent};
@@ -17,6 +18,9 @@ use crate::{Case, Env, Needs::OwnAgent};
 pub const CASES: &[Case] = &[("devices_of_a_plugin", OwnAgent, of_a_plugin)];
 
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The interface of a device.
+const INTERFACE: &str = "box-node";
 
 /// Device nodes that can be opened without an effect. It depends on the kernel which of them exist.
 const NODES: [&str; 5] = ["/dev/fuse", "/dev/loop-control", "/dev/net/tun", "/dev/kvm", "/dev/btrfs-control"];
@@ -46,52 +50,118 @@ fn add_plugins(env: &Env, node: &str, directory: &Path) -> Outcome {
     env.agent.launch()
 }
 
-/// Writes a spec with two boxes, the second of them without its node. Returns the directory.
+/// The spec's file, and its directory.
+fn spec(env: &Env) -> PathBuf {
+    env.agent.path().join("specs/boxes.json")
+}
+
+/// The node of the second box. It does not exist at first.
+fn later(env: &Env) -> PathBuf {
+    env.agent.path().join("later-box")
+}
+
+/// Writes a spec with two boxes, the second of them without its node. It has every edit that this kernel can make.
+/// Returns the directory.
 fn write_spec(env: &Env) -> Outcome<PathBuf> {
     let directory = env.agent.path().join("specs");
     fs::create_dir(&directory)?;
-    let hook = env.agent.path().join("hook");
+    let (hook, library) = (env.agent.path().join("hook"), env.agent.path().join("library"));
     let log = env.agent.path().join("hooks.log");
     fs::write(&hook, format!("#!/bin/sh\necho $1 >> {}\n", log.display()))?;
     fs::set_permissions(&hook, Permissions::from_mode(0o755))?;
-    let node = |path: &str| json!({ "path": "/dev/box", "hostPath": path, "permissions": "r", "fileMode": 0o644 });
-    let hooks =
-        ["createRuntime", "poststop"].map(|stage| json!({ "hookName": stage, "path": hook, "args": ["h", stage] }));
-    let spec = json!({
-        "cdiVersion": "0.7.0",
+    fs::write(&library, "from the node\n")?;
+    let node = |path: &Path| json!({ "path": "/dev/box", "hostPath": path, "permissions": "r", "fileMode": 0o644 });
+    let stages = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
+    let mut hooks: Vec<_> =
+        stages.iter().map(|stage| json!({ "hookName": stage, "path": hook, "args": ["h", stage] })).collect();
+    let inside = ["sh", "-c", "echo $MARK > /tmp/started"];
+    hooks.push(json!({ "hookName": "startContainer", "path": "/bin/sh", "args": inside, "env": ["MARK=started"] }));
+    let spec_of_boxes = json!({
+        "cdiVersion": "1.1.0",
         "kind": "vendor.test/box",
         "annotations": { "oci-rs/memory": "2 GiB" },
         "devices": [
-            { "name": "whole", "containerEdits": { "deviceNodes": [node("/dev/null")], "env": ["BOX=whole"] } },
-            { "name": "broken", "containerEdits": { "deviceNodes": [node("/dev/no-box")], "env": ["BOX=broken"] } },
+            { "name": "whole", "containerEdits": {
+                "deviceNodes": [node(Path::new("/dev/null"))],
+                "env": ["BOX=whole"],
+                "netDevices": [{ "hostInterfaceName": INTERFACE, "name": "box0" }],
+            } },
+            { "name": "later", "containerEdits": { "deviceNodes": [node(&later(env))], "env": ["BOX=later"] } },
         ],
-        "containerEdits": { "hooks": hooks, "additionalGids": [4242] },
+        "containerEdits": {
+            "hooks": hooks,
+            "additionalGids": [4242],
+            "mounts": [
+                { "hostPath": library, "containerPath": "/opt/library", "options": ["ro", "rbind", "rprivate"] },
+                { "hostPath": "none", "containerPath": "/opt/memory", "type": "tmpfs", "options": ["size=64k"] },
+            ],
+        },
     });
-    fs::write(directory.join("boxes.json"), spec.to_string())?;
+    fs::write(spec(env), spec_of_boxes.to_string())?;
     Ok(directory)
 }
 
-/// A task with a device of our plugin. The agent chooses the one that is healthy.
-fn of_our_plugin(env: &Env) -> Outcome {
+/// Waits until the server knows these devices of our plugin with this health.
+fn wait_devices(env: &Env, expected: &[(&str, bool)]) -> Outcome {
     env.agent.api().wait("/v1/nodes?resources=true", "the devices of specs", LIMIT, |nodes| {
         let devices = nodes[0]["NodeResources"]["Devices"].as_array()?;
         let boxes = devices.iter().find(|device| device["Vendor"] == "vendor.test")?;
         assert_eq!((&boxes["Type"], &boxes["Name"]), (&json!("box"), &json!("cdi")));
-        let health =
-            boxes["Instances"].as_array()?.iter().map(|device| (device["ID"].clone(), device["Healthy"].clone()));
-        let expected = [("vendor.test/box=broken", false), ("vendor.test/box=whole", true)];
-        assert_eq!(health.collect::<Vec<_>>(), expected.map(|(id, healthy)| (json!(id), json!(healthy))));
-        Some(())
-    })?;
-    let script = "echo $BOX; stat -c '%t:%T %a' /dev/box; id -G | tr ' ' '\n' | grep 4242";
+        let found =
+            boxes["Instances"].as_array()?.iter().map(|device| (device["ID"].as_str(), device["Healthy"].as_bool()));
+        let mut found: Vec<_> = found.collect();
+        found.sort_unstable();
+        let expected: Vec<_> = expected.iter().map(|(id, healthy)| (Some(*id), Some(*healthy))).collect();
+        (found == expected).then_some(())
+    })
+}
+
+/// A task with a device of our plugin. The agent chooses the one that is healthy. The task sees every edit.
+fn of_our_plugin(env: &Env) -> Outcome {
+    let (whole, later_box) = ("vendor.test/box=whole", "vendor.test/box=later");
+    ip(&["link", "add", INTERFACE, "type", "veth", "peer", "name", "box-peer"])?;
+    ip(&["address", "add", "203.0.113.7/24", "dev", INTERFACE])?;
+    wait_devices(env, &[(later_box, false), (whole, true)])?;
+    let script = "echo $BOX; stat -c '%t:%T %a' /dev/box; id -G | tr ' ' '\n' | grep 4242; cat /opt/library; \
+                  (echo x > /opt/library) 2> /dev/null || echo read only; stat -f -c %T /opt/memory; \
+                  cat /tmp/started; ip -o addr show dev box0 scope global | awk '{print $4}'";
     let job = Job::new("cdi").var("image", &env.registry.image()).var("script", script);
     let alloc = env.agent.run(&job)?;
-    alloc.wait_log("stdout", |log| log == b"whole\n1:3 644\n4242\n")?;
+    let expected = "whole\n1:3 644\n4242\nfrom the node\nread only\ntmpfs\nstarted\n203.0.113.7/24\n";
+    alloc.wait_log("stdout", |log| log == expected.as_bytes())?;
     assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
     alloc.wait_over()?;
     let directory = env.agent.path();
-    let both = || fs::read_to_string(directory.join("hooks.log")).ok().filter(|log| log == "createRuntime\npoststop\n");
-    watch::until(directory, "both hooks", LIMIT, both).map(drop)
+    let stages = "prestart\ncreateRuntime\ncreateContainer\npoststart\npoststop\n";
+    let all = || fs::read_to_string(directory.join("hooks.log")).ok().filter(|log| log == stages);
+    watch::until(directory, "all hooks", LIMIT, all)?;
+    // The driver removes the record of the task's network when the interface is back.
+    let networks = directory.join("state/networks");
+    let back = || fs::read_dir(&networks).is_ok_and(|mut left| left.next().is_none()).then_some(());
+    watch::until(&networks, "the interface", LIMIT, back)?;
+    let address = Command::new("ip").args(["-oneline", "address", "show", "dev", INTERFACE]).output()?.stdout;
+    assert!(String::from_utf8_lossy(&address).contains("203.0.113.7/24"), "{address:?}");
+    ip(&["link", "delete", INTERFACE])?;
+
+    // A device is plugged in and gets a job. Then its spec changes.
+    mknodat(CWD, later(env), FileType::CharacterDevice, Mode::RUSR, makedev(1, 5))?;
+    wait_devices(env, &[(later_box, true), (whole, true)])?;
+    let text = fs::read_to_string(spec(env))?.replace("\"whole\"", "\"unused\"").replace("box=whole", "box=unused");
+    let text = text.replace("/dev/null", "/dev/no-box");
+    fs::write(directory.join("boxes.tmp"), text)?;
+    fs::rename(directory.join("boxes.tmp"), spec(env))?;
+    wait_devices(env, &[(later_box, true), ("vendor.test/box=unused", false)])?;
+    let script = "echo $BOX; stat -c '%t:%T' /dev/box; ls /sys/class/net | xargs";
+    let alloc = env.agent.run(&Job::new("cdi").var("image", &env.registry.image()).var("script", script))?;
+    alloc.wait_log("stdout", |log| log == b"later\n1:5\nlo\n")?;
+    alloc.wait_over().map(drop)
+}
+
+/// Changes the network of this lane.
+fn ip(args: &[&str]) -> Outcome {
+    let output = Command::new("ip").args(args).output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(Failure(format!("ip {args:?}: {error}"))) }
 }
 
 fn of_a_plugin(env: &Env) -> Outcome {
