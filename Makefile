@@ -68,8 +68,7 @@ chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is l
 .PHONY: volume-kills
 volume-kills: ## Kill the host volume plugin at many moments; the next call must mend it (root). COUNT=100
 	cargo build -p oci-rs
-	OCI_RS_VOLUME_KILLS=$(or $(COUNT),100) cargo test -p oci-rs-tests --test wire -- \
-		a_kill_at_any_moment_is_mended_by_the_next_call
+	OCI_RS_VOLUME_KILLS=$(or $(COUNT),100) cargo test -p oci-rs-tests --test wire -- is_mended_by_the_next_call
 
 .PHONY: lazy-kills
 lazy-kills: ## Kill the process that serves incomplete layers at random times, beside readers (root). COUNT=1000

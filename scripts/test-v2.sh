@@ -12,7 +12,9 @@
 
 SUITES="runtime containers wire chaos nomad conformance"
 # Programs of this machine that the tests call. All other programs are busybox.
-PROGRAMS="bash cp env install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch umoci"
+PROGRAMS="bash cp cryptsetup env install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch umoci"
+# The C library loads it by its name when a thread ends. cryptsetup derives keys in threads.
+LOADED_LIBRARIES=/lib/x86_64-linux-gnu/libgcc_s.so.1
 # Further programs for tasks with a network namespace.
 NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save nft"
 # Runtimes that tasks name.
@@ -55,7 +57,7 @@ suites() {
         quick)
             suite containers cgroups_ exec_same exec_rights exec_process_limit exec_kill exec_shows lifecycle_runs \
                 files_devices files_hidden files_propagation files_dev process_rights process_apparmor roots_many
-            suite wire apparmor:: limits:: stats:: security:: end_reasons::
+            suite wire apparmor:: limits:: stats:: security:: end_reasons:: host_volume_quotas::
             suite nomad batch_out_of_memory
             ;;
         *) suite "$@" ;;
@@ -79,6 +81,7 @@ make_root() {
     cp /bin/busybox "$root/usr/bin/busybox"
     add_base
     for name in $PROGRAMS; do program "$(command -v "$name")"; done
+    for file in $LOADED_LIBRARIES; do program "$file"; done
     cp -r "$TOOLS/linux-$KERNEL/modules" "$root/usr/lib/modules"
     mkdir -p "$root/etc/ssl/certs"
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"

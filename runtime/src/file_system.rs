@@ -5,31 +5,33 @@
 //!
 //! A file system must never be on two loop devices at once: each would write without knowing of the other. The file of
 //! a volume that is still mounted in another mount namespace has a device already, and that is used again.
+//!
+//! A read-only volume is read-only as a file system too, so no later mount of it can be writable.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use host::durable::private_file;
 use rustix::{
-    fs::{AtFlags, CWD, StatxAttributes, StatxFlags, fstat, statx},
+    fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, openat, statx},
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
-        fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+        fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
     },
 };
 
-use crate::sys;
+use crate::{block_device::Device, sys};
 
 /// Where the programs that make file systems can be. The environment may have no `PATH`.
 const DIRECTORIES: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"];
+
+/// The size of a block of an ext4 file system that is made here, in bytes.
+const BLOCK: u64 = 4096;
 
 /// A kind of file systems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +80,7 @@ impl FileSystem {
 
     /// The path of the program, if the node has it.
     pub fn formatter(self) -> Option<PathBuf> {
-        DIRECTORIES.iter().map(|directory| Path::new(directory).join(self.program())).find(|path| path.is_file())
+        program(self.program())
     }
 
     /// Nothing is written that a new sparse file has already.
@@ -99,6 +101,11 @@ impl FileSystem {
     }
 }
 
+/// The path of a program of file systems, if the node has it.
+pub fn program(name: &str) -> Option<PathBuf> {
+    DIRECTORIES.iter().map(|directory| Path::new(directory).join(name)).find(|path| path.is_file())
+}
+
 /// Makes an empty sparse file of this size.
 pub fn create(path: &Path, bytes: u64) -> io::Result<File> {
     let file = private_file(path)?;
@@ -107,9 +114,9 @@ pub fn create(path: &Path, bytes: u64) -> io::Result<File> {
     fs::OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Makes a file system in a new file with the program at `formatter`. The program is bound to nothing of a container
-/// and ends by itself. It outlives a caller that is killed, so it gets the file and not its name: by the name, it could
-/// write to the file of the next attempt.
+/// Makes a file system in a new file or on a device with the program at `formatter`. The program is bound to nothing of
+/// a container and ends by itself. It outlives a caller that is killed, so it gets the file and not its name: by the
+/// name, it could write to the file of the next attempt.
 pub fn format(kind: FileSystem, formatter: &Path, options: &[&str], file: &File) -> io::Result<()> {
     let mut command = Command::new(formatter);
     command.args(kind.quiet_options()).args(options).args(["--", "/proc/self/fd/0"]).env_clear().current_dir("/");
@@ -120,32 +127,58 @@ pub fn format(kind: FileSystem, formatter: &Path, options: &[&str], file: &File)
     Err(io::Error::other(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
 }
 
+/// What may be done with the files of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading and writing.
+    Write,
+    /// Only reading, in all mounts of the file system.
+    Read,
+}
+
+/// Mounts the file system of a volume: without the effect of device nodes and of set-user-id programs. The mount is not
+/// attached.
+pub fn mount_volume(device: &Device, kind: FileSystem, access: Access) -> io::Result<OwnedFd> {
+    let restrictions = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    mount_device(device.path(), kind, access, restrictions)
+}
+
 /// Mounts the file system in a file that has no loop device yet. The mount is not attached.
 pub(crate) fn mount_new(file: &File, kind: FileSystem) -> io::Result<OwnedFd> {
-    let (_device, path) = sys::attach_loop_device(file.as_fd())?;
-    mount_device(&path, kind, MountAttrFlags::empty())
+    let (_device, path) = sys::attach_loop_device(file.as_fd(), 0)?;
+    mount_device(&path, kind, Access::Write, MountAttrFlags::empty())
 }
 
-/// Mounts the file system of a host volume: without the effect of device nodes and of set-user-id programs. If the file
-/// has a loop device, that is used. The caller holds a lock of the file. The mount is not attached.
-pub fn mount_volume(file: &File, kind: FileSystem, read_only: bool) -> io::Result<OwnedFd> {
-    let (_device, path) = match sys::loop_device_of(file.as_fd())? {
-        Some(found) => found,
-        None => sys::attach_loop_device(file.as_fd())?,
-    };
-    let read_only = if read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
-    let restrictions = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    mount_device(&path, kind, restrictions | read_only)
-}
-
-fn mount_device(device: &Path, kind: FileSystem, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+fn mount_device(device: &Path, kind: FileSystem, access: Access, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen(kind.name(), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", device)?;
     for flag in kind.mount_flags() {
         fsconfig_set_flag(&context, *flag)?;
     }
+    let mut attributes = attributes;
+    if access == Access::Read {
+        fsconfig_set_flag(&context, "ro")?;
+        attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
+    }
     fsconfig_create(&context)?;
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A mount of a directory that is read-only, and on which device nodes and set-user-id programs have no effect. It is
+/// not attached.
+pub fn mount_directory(directory: &Path) -> io::Result<OwnedFd> {
+    let tree = open_tree(CWD, directory, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    sys::restrict_mount(tree.as_fd())?;
+    Ok(tree)
+}
+
+/// Makes a mounted file system as large as its device, which has `bytes` bytes.
+pub fn grow(mount: &OwnedFd, kind: FileSystem, bytes: u64) -> io::Result<()> {
+    let root = openat(mount, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    match kind {
+        FileSystem::Ext4 => sys::grow_ext4(root.as_fd(), bytes / BLOCK),
+        FileSystem::Xfs => sys::grow_xfs(root.as_fd(), bytes),
+    }
 }
 
 /// Attaches a mount to a directory of this mount namespace.
@@ -158,14 +191,12 @@ pub fn detach(directory: &Path) -> io::Result<()> {
     Ok(unmount(directory, UnmountFlags::NOFOLLOW)?)
 }
 
-/// Whether the file system in `file` is mounted at a directory.
-pub fn mounted_at(directory: &Path, file: &File) -> io::Result<Mounted> {
+/// What is mounted at a directory. `is_this` recognizes the root of the mount that is asked about.
+pub fn mounted_at(directory: &Path, is_this: impl Fn(&Metadata) -> bool) -> io::Result<Mounted> {
     if !is_mount(directory)? {
         return Ok(Mounted::Nothing);
     }
-    let Some((device, _)) = sys::loop_device_of(file.as_fd())? else { return Ok(Mounted::Other) };
-    let same = fs::symlink_metadata(directory)?.dev() == fstat(&device)?.st_rdev;
-    Ok(if same { Mounted::This } else { Mounted::Other })
+    Ok(if is_this(&fs::symlink_metadata(directory)?) { Mounted::This } else { Mounted::Other })
 }
 
 /// Whether a mount begins at this directory.

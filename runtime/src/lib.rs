@@ -9,6 +9,7 @@
 //! `launcher`, `role`, `sys`.
 
 mod address;
+pub mod block_device;
 #[cfg(feature = "bundle")]
 pub mod bundle;
 mod capability;
@@ -33,6 +34,7 @@ mod mountinfo;
 mod packets;
 pub mod plan;
 mod process;
+pub mod project_quota;
 mod relay;
 mod report_pipe;
 mod resctrl;
@@ -61,7 +63,7 @@ pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use host::tree_size::TreeSize;
 pub use process::ProcessRef;
 pub use role::{ExecArgs, MonitorArgs, RelayArgs, Role};
-pub use rootfs::{VolumeImport, copy_image};
+pub use rootfs::{Blocks, VolumeImport, copy_directory, copy_image};
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
 pub use volumes::{NamedVolumeRecord, VolumeError, VolumeKey, VolumeOptions};

@@ -5,8 +5,7 @@
 //! from the beginning.
 
 use std::{
-    fs::{self, DirBuilder, File, Permissions},
-    io,
+    fs::{DirBuilder, File, Permissions},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::{DirBuilderExt, PermissionsExt, fchown},
@@ -15,18 +14,21 @@ use std::{
 };
 
 use host::{Context, durable::sync_directory};
-use runtime::file_system::FileSystem;
+use runtime::Blocks;
 use rustix::fs::{Mode, OFlags, openat, syncfs};
 
 use super::{
     content::{Content, Deadline},
     delete,
     error::PluginError,
-    file_system,
+    expose::Volume,
+    file_system::OwnFileSystem,
     parameters::Parameters,
-    place::Place,
-    record::{Record, Storage},
+    place::{Format, Place},
+    quota,
+    record::Record,
     request::Request,
+    storage::Storage,
     sweep::sweep,
 };
 
@@ -52,18 +54,10 @@ pub fn create(request: &Request) -> Result<Created, PluginError> {
         Some(record) => record,
         None => make(request, deadline)?,
     };
-    let (bytes, mut description) = match record.storage {
-        Storage::Directory => (expose_directory(place)?, "a directory without a limit".to_owned()),
-        Storage::File { file_system: kind } => {
-            let bytes = file_system::expose(place, kind)?;
-            (bytes, format!("{bytes} bytes, {} in a sparse file on a loop device", kind.name()))
-        }
-    };
+    let key = request.parameters.key_file.as_deref();
+    let bytes = Volume { place, record: &record, key }.expose()?;
     record.check(request, bytes)?;
-    if let Some(origin) = &record.origin {
-        description = format!("{description}, filled from {origin}");
-    }
-    Ok(Created { path: place.path(), bytes, description })
+    Ok(Created { path: place.path(), bytes, description: record.describe(bytes) })
 }
 
 /// Makes the content and the record. What a killed call has left is removed.
@@ -86,30 +80,14 @@ fn make(request: &Request, deadline: Deadline) -> Result<Record, PluginError> {
     Ok(record)
 }
 
-/// A directory of the node's file system cannot switch off the set-user-id programs and device nodes that an image may
-/// have. So no user of the node may reach it. A file system of the volume's own is mounted without both.
-fn check_private(request: &Request) -> Result<(), PluginError> {
-    if request.parameters.source.is_none() || request.capacity.is_limit() || request.place.is_private()? {
-        return Ok(());
-    }
-    let volumes = request.place.volumes().display();
-    Err(PluginError::new(format!(
-        "parameter image: users of the node can reach {volumes}, and an image may have set-user-id programs and \
-         devices: run chmod 0700 {volumes}, or give capacity_max, because the file system of such a volume is mounted \
-         without both"
-    )))
-}
-
 /// Makes the content, and writes it to the disk.
 fn make_content(request: &Request, deadline: Deadline) -> Result<Record, PluginError> {
-    check_private(request)?;
-    let content = Content::open(request, deadline)?;
-    let record = Record::of(request, content.origin());
-    match record.storage {
-        Storage::Directory => make_directory(request, &content, deadline)?,
-        Storage::File { file_system } => make_file_system(request, file_system, &content, deadline)?,
-    }
-    Ok(record)
+    let (content, storage) = Content::open(request, deadline)?;
+    let blocks = match storage.format() {
+        None => make_directory(request, storage, &content, deadline)?,
+        Some(format) => make_file_system(request, format, &content, deadline)?,
+    };
+    Ok(Record::of(request, storage, content.origin(blocks)))
 }
 
 /// Removes what a failed call has made: Nomad does not call `delete` after it. What cannot be removed is found by the
@@ -118,38 +96,64 @@ fn leave_nothing(place: &Place) {
     delete::content(place).and_then(|()| delete::forget(place)).ok();
 }
 
-fn make_directory(request: &Request, content: &Content, deadline: Deadline) -> Result<(), PluginError> {
+fn make_directory(
+    request: &Request,
+    storage: Storage,
+    content: &Content,
+    deadline: Deadline,
+) -> Result<Blocks, PluginError> {
     let data = request.place.data();
     let action = || format!("making {}", data.display());
     DirBuilder::new().mode(MODE).create(&data).context(action)?;
-    content.copy(&data, Storage::Directory, deadline)?;
-    failpoint::at("volume-before-sync");
     let root = File::open(&data).context(action)?;
+    let is_limited = if let Storage::Quota { bytes } = storage {
+        quota::assign(&request.place, &root, bytes)?;
+        true
+    } else {
+        false
+    };
+    let blocks = content.copy(&data, is_limited, deadline)?;
+    failpoint::at("volume-before-sync");
+    if is_limited {
+        quota::check_fits(&root)?;
+    }
     set_attributes(&root, &request.parameters, content)?;
     if !content.is_nothing() {
         // One call for all files that were copied.
         syncfs(&root).context(action)?;
     }
-    Ok(root.sync_all().context(action)?)
+    root.sync_all().context(action)?;
+    Ok(blocks)
 }
 
 fn make_file_system(
     request: &Request,
-    kind: FileSystem,
+    format: Format,
     content: &Content,
     deadline: Deadline,
-) -> Result<(), PluginError> {
-    let (file, mount) = file_system::make(&request.place, kind, request.capacity)?;
-    let action = || format!("writing {}", request.place.file(kind).display());
+) -> Result<Blocks, PluginError> {
+    let capacity = content.capacity(request.capacity)?;
+    let own = OwnFileSystem { place: &request.place, format, key: request.parameters.key_file.as_deref() };
+    let clone = content.snapshot().map(|snapshot| snapshot.clone_to(own, capacity)).transpose()?.flatten();
+    let is_clone = clone.is_some();
+    let (file, mount) = match clone {
+        Some(clone) => clone,
+        None => own.make(capacity)?,
+    };
+    let action = || format!("writing {}", request.place.file(format).display());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root: OwnedFd = openat(&mount, ".", flags, Mode::empty()).context(action)?;
     let root = File::from(root);
     let target = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
-    content.copy(&target, Storage::File { file_system: kind }, deadline)?;
+    let blocks = match is_clone {
+        true => Blocks::Shared,
+        false => content.copy(&target, true, deadline)?,
+    };
     set_attributes(&root, &request.parameters, content)?;
     failpoint::at("volume-before-sync");
     syncfs(&root).context(action)?;
-    Ok(file.sync_all().context(action)?)
+    file.sync_all().context(action)?;
+    Ok(blocks)
 }
 
 /// Content that was copied has owner and mode already. The owner is set first, because a change of the owner clears
@@ -161,21 +165,4 @@ fn set_attributes(root: &File, parameters: &Parameters, content: &Content) -> Re
     Ok(root
         .set_permissions(Permissions::from_mode(mode))
         .context(|| "parameter mode: changing the mode of the volume".to_owned())?)
-}
-
-/// Moves the directory of a complete volume to its path, unless it is there. It has no limit.
-fn expose_directory(place: &Place) -> Result<u64, PluginError> {
-    let (data, path) = (place.data(), place.path());
-    let action = || format!("making {}", path.display());
-    if place.is_taken()? {
-        return Ok(0);
-    }
-    failpoint::at("volume-before-rename");
-    match fs::rename(&data, &path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(file_system::lost(&path)),
-        renamed => renamed.context(action)?,
-    }
-    failpoint::at("volume-before-sync-name");
-    sync_directory(place.volumes()).context(action)?;
-    Ok(0)
 }

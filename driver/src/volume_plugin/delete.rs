@@ -6,13 +6,15 @@
 use std::{fs, io};
 
 use host::{Context, durable::sync_directory, tree};
-use runtime::file_system::{FileSystem, is_mount};
+use runtime::file_system::is_mount;
 
 use super::{
     error::PluginError,
-    file_system,
-    place::Place,
-    record::{Record, Storage},
+    expose::Volume,
+    file_system::{self, OwnFileSystem},
+    place::{Format, Place},
+    quota,
+    record::Record,
 };
 
 /// Removes a volume. A missing volume is no error.
@@ -33,9 +35,10 @@ pub fn delete(place: &Place) -> Result<(), PluginError> {
 
 /// Unmounts the volume, and puts the mark in place of the record.
 fn begin(place: &Place, record: &Record) -> Result<(), PluginError> {
-    match record.storage {
-        Storage::File { file_system } => file_system::hide(place, file_system)?,
-        Storage::Directory => check_unmounted(place)?,
+    if record.is_mounted() {
+        Volume { place, record, key: None }.hide()?
+    } else {
+        check_unmounted(place)?
     }
     failpoint::at("volume-before-mark");
     let action = || format!("marking {}", place.own().display());
@@ -57,13 +60,13 @@ pub fn complete(place: &Place) -> Result<(), PluginError> {
     let path = place.path();
     if place.is_taken()? {
         failpoint::at("volume-before-removal");
-        match record.storage {
+        let action = || format!("removing {}", path.display());
+        if record.is_mounted() {
+            fs::remove_dir(&path).context(action)?;
+        } else {
             // From here on, the volume is no longer at its path, however long the removal takes.
-            Storage::Directory => {
-                remove_data(place)?;
-                fs::rename(&path, place.data()).context(|| format!("removing {}", path.display()))?;
-            }
-            Storage::File { .. } => fs::remove_dir(&path).context(|| format!("removing {}", path.display()))?,
+            remove_data(place)?;
+            fs::rename(&path, place.data()).context(action)?;
         }
     }
     failpoint::at("volume-before-content");
@@ -75,19 +78,20 @@ pub fn complete(place: &Place) -> Result<(), PluginError> {
 /// Removes the content in the plugin's own directory.
 pub fn content(place: &Place) -> Result<(), PluginError> {
     remove_data(place)?;
-    for kind in [FileSystem::Ext4, FileSystem::Xfs] {
-        file_system::remove(&place.file(kind))?;
+    for format in Format::NAMES {
+        OwnFileSystem { place, format, key: None }.remove()?;
     }
     file_system::remove(&place.record().with_extension("json.tmp"))
 }
 
 fn remove_data(place: &Place) -> Result<(), PluginError> {
     let data = place.data();
+    let project = quota::project_of(place, &data);
     match tree::remove(&data) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(error).context(|| format!("removing {}", data.display()))?
         }
-        _ => Ok(()),
+        _ => project.map_or(Ok(()), |project| quota::release(place, project)),
     }
 }
 

@@ -15,12 +15,17 @@ mod content;
 mod create;
 mod delete;
 mod error;
+mod expose;
 mod file_system;
 mod log;
+mod luks;
 mod parameters;
 mod place;
+mod quota;
 mod record;
 mod request;
+mod snapshot;
+mod storage;
 mod sweep;
 
 use std::{

@@ -5,8 +5,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 use image_store::Reference;
 use runtime::file_system::FileSystem;
 
+use super::place::is_id;
+
 /// The names of all parameters.
-const NAMES: &str = "uid, gid, mode, fs, image, path";
+const NAMES: &str = "uid, gid, mode, fs, read_only, encryption, key_file, image, path, from";
 
 /// Checked parameters. What is not given is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +21,10 @@ pub struct Parameters {
     pub mode: Option<u32>,
     /// The kind of the file system of a volume with a limit.
     pub file_system: Option<FileSystem>,
+    /// Whether the volume is read-only once it is filled.
+    pub read_only: bool,
+    /// The file with the key, if the volume is encrypted.
+    pub key_file: Option<PathBuf>,
     /// What a new volume is filled with.
     pub source: Option<Source>,
 }
@@ -33,6 +39,8 @@ pub enum Source {
         /// The directory of it that is taken; without one, all of it.
         part: Option<PathBuf>,
     },
+    /// The volume with this id.
+    Volume(String),
 }
 
 impl Parameters {
@@ -42,11 +50,26 @@ impl Parameters {
         let given: Option<BTreeMap<String, String>> =
             serde_json::from_str(text).map_err(|error| format!("DHV_PARAMETERS is no object of texts: {error}"))?;
         let (mut parameters, mut problems) = (Self::default(), Vec::new());
-        // In the order of the alphabet, so `image` comes before `path`.
-        for (name, value) in given.unwrap_or_default() {
-            if let Err(problem) = parameters.set(&name, &value) {
+        let given = given.unwrap_or_default();
+        // In the order of the alphabet, so `from` comes before `image`, and `image` before `path`.
+        for (name, value) in &given {
+            if let Err(problem) = parameters.set(name, value) {
                 problems.push(format!("parameter {name}: {problem}"));
             }
+        }
+        match (given.contains_key("encryption"), given.contains_key("key_file")) {
+            (true, false) => problems.push(
+                "parameter encryption: give key_file, the absolute path of a file with a key that only root can read"
+                    .to_owned(),
+            ),
+            (false, true) => problems.push("parameter key_file: give encryption = \"luks\"".to_owned()),
+            _ => {}
+        }
+        let is_copy = matches!(parameters.source, Some(Source::Volume(_)));
+        if given.contains_key("encryption") && !is_limited && !is_copy {
+            let problem = "parameter encryption: a volume without a capacity is a directory of the node's file system: \
+                           give capacity_max, or remove encryption";
+            problems.push(problem.to_owned());
         }
         if parameters.file_system.is_some() && !is_limited {
             let problem = "parameter fs: a volume without a capacity is a directory of the node's file system: give \
@@ -62,7 +85,18 @@ impl Parameters {
             "gid" => self.gid = Some(id(value)?),
             "mode" => self.mode = Some(mode(value)?),
             "fs" => self.file_system = Some(file_system(value)?),
+            "read_only" => self.read_only = truth(value)?,
+            "from" => {
+                if !is_id(value) {
+                    let remedy = "write the id of another volume of this plugin on this node";
+                    return Err(format!("{value:?} is no id of a volume: {remedy}"));
+                }
+                self.source = Some(Source::Volume(value.to_owned()));
+            }
             "image" => {
+                if self.source.is_some() {
+                    return Err("a volume is filled from an image or from a volume: remove image or from".to_owned());
+                }
                 let reference = value.parse().map_err(|error| format!("{error}"))?;
                 self.source = Some(Source::Image { reference, part: None });
             }
@@ -75,10 +109,13 @@ impl Parameters {
                 }
                 *part = Some(PathBuf::from(value));
             }
-            "encryption" => {
-                return Err("volumes are not encrypted by this plugin: remove the parameter, and put the client's \
-                            host_volumes_dir on an encrypted device"
-                    .to_owned());
+            "encryption" if value == "luks" => {}
+            "encryption" => return Err(format!("{value:?} is no encryption of this plugin: write \"luks\"")),
+            "key_file" => {
+                if !value.starts_with('/') || value.contains('\0') {
+                    return Err(format!("{value:?} is no absolute path: write that of a file on the node"));
+                }
+                self.key_file = Some(PathBuf::from(value));
             }
             _ => return Err(format!("there is no such parameter, but {NAMES}")),
         }
@@ -90,6 +127,10 @@ fn id(value: &str) -> Result<u32, String> {
     // The largest number means "no change" to the kernel.
     let id = value.parse().ok().filter(|id| *id < u32::MAX);
     id.ok_or_else(|| format!("{value:?} is no id: write a number, such as \"1000\""))
+}
+
+fn truth(value: &str) -> Result<bool, String> {
+    value.parse().map_err(|_| format!("{value:?} is neither \"true\" nor \"false\""))
 }
 
 fn mode(value: &str) -> Result<u32, String> {
@@ -113,17 +154,23 @@ mod tests {
         for text in ["null", "{}"] {
             assert_eq!(Parameters::parse(text, false), Ok(Parameters::default()));
         }
-        let all =
-            r#"{"uid": "1000", "gid": "0", "mode": "02770", "fs": "xfs", "path": "/srv", "image": "r.example/m:1"}"#;
+        let all = r#"{"uid": "1000", "gid": "0", "mode": "02770", "fs": "xfs", "path": "/srv",
+            "image": "r.example/m:1", "read_only": "true", "encryption": "luks", "key_file": "/etc/key"}"#;
         let reference = "r.example/m:1".parse().unwrap();
         let expected = Parameters {
             uid: Some(1000),
             gid: Some(0),
             mode: Some(0o2770),
             file_system: Some(FileSystem::Xfs),
+            read_only: true,
+            key_file: Some("/etc/key".into()),
             source: Some(Source::Image { reference, part: Some("/srv".into()) }),
         };
         assert_eq!(Parameters::parse(all, true), Ok(expected));
+        let id = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01";
+        let copy = Parameters { source: Some(Source::Volume(id.to_owned())), ..Parameters::default() };
+        let text = format!(r#"{{"from": "{id}", "read_only": "false"}}"#);
+        assert_eq!(Parameters::parse(&text, false), Ok(copy));
     }
 
     #[test]
@@ -138,10 +185,20 @@ mod tests {
             (r#"{"mode": "10000"}"#, &["parameter mode"]),
             (r#"{"fs": "ntfs"}"#, &["parameter fs", "\"ext4\" or \"xfs\""]),
             (r#"{"fs": "ext4"}"#, &["parameter fs", "give capacity_max"]),
-            (r#"{"encryption": "luks"}"#, &["parameter encryption", "remove the parameter"]),
+            (r#"{"encryption": "luks"}"#, &["parameter encryption: give key_file", "give capacity_max"]),
+            (r#"{"encryption": "aes", "key_file": "/k"}"#, &["parameter encryption: \"aes\"", "write \"luks\""]),
+            (r#"{"encryption": "luks", "key_file": "k"}"#, &["parameter key_file: \"k\" is no absolute path"]),
+            (r#"{"key_file": "/k"}"#, &["parameter key_file: give encryption"]),
             (r#"{"size": "1G", "gid": "x"}"#, &["parameter size: there is no such parameter, but uid", "gid: \"x\""]),
             (r#"{"image": "a b"}"#, &["parameter image: invalid image reference \"a b\""]),
             (r#"{"image": "a", "path": ""}"#, &["parameter path", "write a directory of the image"]),
+            (r#"{"from": "../x"}"#, &["parameter from: \"../x\" is no id", "on this node"]),
+            (
+                r#"{"from": "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01", "image": "a"}"#,
+                &["parameter image", "remove image or from"],
+            ),
+            (r#"{"from": "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01", "path": "/"}"#, &["parameter path"]),
+            (r#"{"read_only": "yes"}"#, &["parameter read_only: \"yes\" is neither"]),
             (r#"{"path": "/srv"}"#, &["parameter path", "give the parameter image"]),
             (r#"{"uid": 7}"#, &["DHV_PARAMETERS"]),
         ] {

@@ -4,8 +4,9 @@
 //! `<volumes>/.oci-rs/<id>/` is the plugin's own. The lock of that directory is the lock of the volume. It contains:
 //!
 //! - `volume.json`, the record of a complete volume, or `removed.json` in its place once the removal has begun;
-//! - `data`, the directory of a volume that is not in its final place yet, or not any more;
-//! - `volume.ext4` or `volume.xfs`, the file system of a volume with a limit.
+//! - `data`, the directory of a volume that is not in its final place yet, or not any more, or that is mounted there
+//!   because it is read-only;
+//! - `volume.ext4`, `volume.xfs` or, encrypted, `volume.luks`, the file system of a volume with a limit.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -38,6 +39,41 @@ fn keeps_users_out(mode: u32, owner: u32) -> bool {
     owner == 0 && mode & 0o011 == 0
 }
 
+/// What the file of a volume with a file system of its own contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Format {
+    /// Its file system.
+    pub file_system: FileSystem,
+    /// Whether that is behind a LUKS header, and encrypted.
+    pub is_encrypted: bool,
+}
+
+impl Format {
+    /// The size of a LUKS header in bytes.
+    pub const LUKS_HEADER: u64 = 4 << 20;
+    /// One format for each name that the file can have.
+    pub const NAMES: [Self; 3] = [
+        Self { file_system: FileSystem::Ext4, is_encrypted: false },
+        Self { file_system: FileSystem::Xfs, is_encrypted: false },
+        Self { file_system: FileSystem::Ext4, is_encrypted: true },
+    ];
+
+    /// The size of the sectors of the file's loop device; 0 is the kernel's choice. An xfs file system and a LUKS
+    /// header were made for sectors of 512 bytes. The kernel's choice changes when the file shares blocks with a
+    /// clone.
+    pub fn sector(self) -> u32 {
+        match self {
+            Self { file_system: FileSystem::Ext4, is_encrypted: false } => 0,
+            _ => 512,
+        }
+    }
+
+    /// The number of bytes before the file system.
+    pub fn header(self) -> u64 {
+        if self.is_encrypted { Self::LUKS_HEADER } else { 0 }
+    }
+}
+
 /// The place of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -68,7 +104,12 @@ impl Place {
 
     /// The plugin's own directory for the volume.
     pub fn own(&self) -> PathBuf {
-        self.volumes.join(OWN).join(&self.id)
+        self.own_parent().join(&self.id)
+    }
+
+    /// The plugin's own directory for all volumes.
+    pub fn own_parent(&self) -> PathBuf {
+        self.volumes.join(OWN)
     }
 
     /// The record.
@@ -81,20 +122,21 @@ impl Place {
         self.own().join("removed.json")
     }
 
-    /// The directory of a volume that is not in its final place.
+    /// The directory of a volume that is not in its final place, or that is mounted there.
     pub fn data(&self) -> PathBuf {
         self.own().join("data")
     }
 
     /// The file with the volume's file system.
-    pub fn file(&self, kind: FileSystem) -> PathBuf {
-        self.own().join(format!("volume.{}", kind.name()))
+    pub fn file(&self, format: Format) -> PathBuf {
+        let kind = if format.is_encrypted { "luks" } else { format.file_system.name() };
+        self.own().join(format!("volume.{kind}"))
     }
 
     /// Waits for the lock of the volume, and makes the plugin's own directory for it.
     pub fn lock(&self) -> Result<File, PluginError> {
         let action = || format!("making {}", self.own().display());
-        let parent = self.volumes.join(OWN);
+        let parent = self.own_parent();
         DirBuilder::new().recursive(true).mode(0o700).create(&parent).context(action)?;
         let own = self.own();
         match lock(&own, Wait::Forever, true, || open_directory(&own)).context(action)? {
@@ -159,9 +201,10 @@ impl Place {
         Ok(false)
     }
 
-    /// The file with the volume's file system, if there is one.
-    pub fn existing_file(&self) -> Result<Option<PathBuf>, PluginError> {
-        for file in [FileSystem::Ext4, FileSystem::Xfs].map(|kind| self.file(kind)) {
+    /// What has the content of a volume that is mounted at its path, if it exists.
+    fn existing_content(&self) -> Result<Option<PathBuf>, PluginError> {
+        let files = Format::NAMES.map(|format| self.file(format));
+        for file in files.into_iter().chain([self.data()]) {
             if file.try_exists().context(|| format!("looking at {}", file.display()))? {
                 return Ok(Some(file));
             }
@@ -186,13 +229,13 @@ impl Place {
         ))
     }
 
-    /// Fails if the volume has been at its path, but its record is gone, and `content` would remove its file system. A
+    /// Fails if the volume has been at its path, but its record is gone, and `content` would remove its content. A
     /// volume that was never complete has never been at its path, so no task has written to it.
     pub fn check_not_lost(&self) -> Result<(), PluginError> {
         if !self.is_taken()? {
             return Ok(());
         }
-        let Some(file) = self.existing_file()? else { return Ok(()) };
+        let Some(file) = self.existing_content()? else { return Ok(()) };
         let (record, path) = (self.record(), self.path());
         Err(PluginError::new(format!(
             "the record {} is gone, and the content of the volume is kept: restore the record from a backup; or \
@@ -230,12 +273,17 @@ mod tests {
         let place = Place::new(volumes.path().to_owned(), "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01".to_owned());
         assert!(place.check_not_lost().is_ok());
         fs::create_dir_all(place.own()).unwrap();
-        fs::write(place.file(FileSystem::Xfs), "").unwrap();
+        let xfs = place.file(Format::NAMES[1]);
+        fs::write(&xfs, "").unwrap();
         assert!(place.check_not_lost().is_ok(), "a killed call has left it");
         fs::create_dir(place.path()).unwrap();
         let error = place.check_not_lost().unwrap_err().to_string();
         assert!(error.contains("volume.json is gone") && error.contains("volume.xfs away"), "{error}");
-        fs::remove_file(place.file(FileSystem::Xfs)).unwrap();
+        fs::remove_file(&xfs).unwrap();
+        fs::create_dir(place.data()).unwrap();
+        let error = place.check_not_lost().unwrap_err().to_string();
+        assert!(error.contains("volume.json is gone") && error.contains("data away"), "{error}");
+        fs::remove_dir(place.data()).unwrap();
         assert!(place.check_not_lost().is_ok(), "there is nothing to keep but a directory, which stays");
     }
 }

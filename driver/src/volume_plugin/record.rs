@@ -1,4 +1,4 @@
-//! The record of a volume: a versioned file that says that the volume is complete, and of what it consists.
+//! The record of a volume: a versioned file that says that the volume is complete, and what it is.
 
 use std::{fmt, path::PathBuf};
 
@@ -7,7 +7,7 @@ use host::{
     durable::{self, Durability, Step},
     record,
 };
-use runtime::file_system::FileSystem;
+use runtime::Blocks;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -15,12 +15,16 @@ use super::{
     parameters::Source,
     place::Place,
     request::{Capacity, Request},
+    storage::Storage,
 };
 
-/// The version of the form. New fields need a default and no new version (docs/on-disk.md, "Versions"): builds that do
-/// not know `origin` mount and remove such a volume as any other, and never write its record again. A new kind of
-/// origin or storage needs a new version, because older builds cannot read it.
-const VERSION: u32 = 1;
+/// The newest version of the form. A record has the oldest version whose builds treat the volume correctly:
+///
+/// - Version 1 has directories and file systems in sparse files, empty or filled from an image. `origin` came later and
+///   without a new version (docs/on-disk.md, "Versions"): builds that do not know it mount and remove such a volume as
+///   any other, and never write its record again.
+/// - Version 2 has `read_only`, which older builds would ignore, and origins and storages that they cannot read.
+const VERSION: u32 = 2;
 
 /// A complete volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +37,17 @@ pub struct Record {
     pub capacity: Capacity,
     /// Of what it consists.
     pub storage: Storage,
+    /// Whether nothing can write to it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub read_only: bool,
     /// What it was filled with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// What a volume was filled with.
@@ -52,6 +64,32 @@ pub enum Origin {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<PathBuf>,
     },
+    /// Another volume.
+    Volume {
+        /// Its id.
+        id: String,
+        /// How it was copied.
+        method: Method,
+    },
+}
+
+/// How a volume was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// The copy shares the blocks that neither volume has changed since.
+    Reflink,
+    /// The copy has blocks of its own.
+    Copy,
+}
+
+impl From<Blocks> for Method {
+    fn from(blocks: Blocks) -> Self {
+        match blocks {
+            Blocks::Shared => Self::Reflink,
+            Blocks::Copied => Self::Copy,
+        }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -59,6 +97,8 @@ impl fmt::Display for Origin {
         match self {
             Self::Image { reference, path: None, .. } => write!(f, "image {reference}"),
             Self::Image { reference, path: Some(path), .. } => write!(f, "{path:?} of image {reference}"),
+            Self::Volume { id, method: Method::Reflink } => write!(f, "volume {id} by reflink"),
+            Self::Volume { id, method: Method::Copy } => write!(f, "volume {id} by a full copy"),
         }
     }
 }
@@ -70,51 +110,56 @@ impl Origin {
             (Self::Image { reference, path, .. }, Source::Image { reference: name, part }) => {
                 *reference == name.to_string() && path == part
             }
+            (Self::Volume { id, .. }, Source::Volume(wanted)) => id == wanted,
+            (Self::Image { .. }, Source::Volume(_)) | (Self::Volume { .. }, Source::Image { .. }) => false,
         }
-    }
-}
-
-/// Of what a volume consists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Storage {
-    /// A directory of the node's file system.
-    Directory,
-    /// A file system of its own in a sparse file.
-    File {
-        /// Its kind.
-        #[serde(with = "kind")]
-        file_system: FileSystem,
-    },
-}
-
-/// Kinds of file systems as text.
-mod kind {
-    use runtime::file_system::FileSystem;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(kind: &FileSystem, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(kind.name())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FileSystem, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let known = [FileSystem::Ext4, FileSystem::Xfs].into_iter().find(|kind| kind.name() == name);
-        known.ok_or_else(|| D::Error::custom(format!("unknown file system {name:?}")))
     }
 }
 
 impl Record {
-    /// The record of a request, whose volume has this content.
-    pub fn of(request: &Request, origin: Option<Origin>) -> Self {
-        let file_system = request.parameters.file_system.unwrap_or(FileSystem::Ext4);
+    /// The record of a request, whose volume consists of `storage` and has this content.
+    pub fn of(request: &Request, storage: Storage, origin: Option<Origin>) -> Self {
         Self {
             name: request.name.clone(),
             namespace: request.namespace.clone(),
             capacity: request.capacity,
-            storage: if request.capacity.is_limit() { Storage::File { file_system } } else { Storage::Directory },
+            storage,
+            read_only: request.parameters.read_only,
             origin,
         }
+    }
+
+    /// What the volume is, for a reader of the log. `bytes` is its limit.
+    pub fn describe(&self, bytes: u64) -> String {
+        let mut text = match self.storage {
+            Storage::Directory => "a directory without a limit".to_owned(),
+            Storage::Quota { .. } => format!("{bytes} bytes, a directory with a project quota"),
+            Storage::File { file_system } => {
+                format!("{bytes} bytes, {} in a sparse file on a loop device", file_system.name())
+            }
+            Storage::Encrypted { file_system } => {
+                format!("{bytes} bytes, {} in a sparse file on a loop device, encrypted by LUKS", file_system.name())
+            }
+        };
+        if self.read_only {
+            text.push_str(", read-only");
+        }
+        if let Some(origin) = &self.origin {
+            text = format!("{text}, filled from {origin}");
+        }
+        text
+    }
+
+    /// Whether the volume is mounted at its path. Otherwise its directory is there.
+    pub fn is_mounted(&self) -> bool {
+        self.read_only || self.storage.format().is_some()
+    }
+
+    /// The version that the record is written with.
+    fn version(&self) -> u32 {
+        let is_copy = matches!(self.origin, Some(Origin::Volume { .. }));
+        let is_newer = matches!(self.storage, Storage::Encrypted { .. } | Storage::Quota { .. });
+        if self.read_only || is_copy || is_newer { VERSION } else { 1 }
     }
 
     /// The record of a complete volume; `None` if there is none.
@@ -131,7 +176,7 @@ impl Record {
     pub fn write(&self, place: &Place) -> Result<(), PluginError> {
         let path = place.record();
         let action = || format!("writing {}", path.display());
-        let bytes = record::encode(VERSION, self).context(action)?;
+        let bytes = record::encode(self.version(), self).context(action)?;
         let before = |step: Step| match step {
             Step::Write => failpoint::at("volume-before-record"),
             Step::Rename => failpoint::at("volume-before-commit"),
@@ -145,27 +190,40 @@ impl Record {
     /// the first request.
     pub fn check(&self, request: &Request, bytes: u64) -> Result<(), PluginError> {
         let Capacity { min, max } = request.capacity;
-        let problem = match (self.storage, request.parameters.file_system) {
+        let has = self.storage.format();
+        let problem = match self.storage {
             _ if request.capacity == self.capacity => None,
-            (Storage::Directory, _) => Some("the volume was made without a limit and cannot get one".to_owned()),
-            (Storage::File { .. }, _) if max > 0 && max < bytes => {
-                Some(format!("the volume has {bytes} bytes and cannot become smaller"))
-            }
-            (Storage::File { .. }, _) if min > bytes => {
-                Some(format!("the volume has {bytes} bytes and cannot become larger"))
-            }
+            Storage::Directory => Some("the volume was made without a limit and cannot get one".to_owned()),
+            _ if max > 0 && max < bytes => Some(format!("the volume has {bytes} bytes and cannot become smaller")),
+            _ if min > bytes => Some(format!("the volume has {bytes} bytes and cannot become larger")),
             _ => None,
         };
         if let Some(problem) = problem {
             return Err(PluginError::new(format!("capacity_min, capacity_max: {problem}: make another volume")));
         }
         self.check_origin(request.parameters.source.as_ref())?;
-        match (self.storage, request.parameters.file_system) {
-            (Storage::File { file_system }, Some(wanted)) if file_system != wanted => {
-                let (has, wanted) = (file_system.name(), wanted.name());
+        if request.parameters.read_only != self.read_only {
+            let is = if self.read_only { "is read-only" } else { "can be written" };
+            let problem =
+                format!("parameter read_only: the volume {is}, and stays so: make another volume with `from`");
+            return Err(PluginError::new(problem));
+        }
+        let is_encrypted = has.is_some_and(|has| has.is_encrypted);
+        if request.parameters.key_file.is_some() != is_encrypted {
+            let is = if is_encrypted { "is" } else { "is not" };
+            let problem = format!("parameter encryption: the volume {is} encrypted, and stays so: make another volume");
+            return Err(PluginError::new(problem));
+        }
+        match (has, request.parameters.file_system) {
+            (None, Some(wanted)) => {
+                let problem =
+                    format!("the volume has no {} of its own: remove fs, or make another volume", wanted.name());
+                Err(PluginError::new(format!("parameter fs: {problem}")))
+            }
+            (Some(has), Some(wanted)) if has.file_system != wanted => {
+                let (has, wanted) = (has.file_system.name(), wanted.name());
                 Err(PluginError::new(format!(
-                    "parameter fs: the volume has {has}: write that, or make another volume \
-                                              with {wanted}"
+                    "parameter fs: the volume has {has}: write that, or make another volume with {wanted}"
                 )))
             }
             _ => Ok(()),
@@ -181,13 +239,14 @@ impl Record {
         let has =
             self.origin.as_ref().map_or_else(|| "was made empty".to_owned(), |has| format!("was filled from {has}"));
         Err(PluginError::new(format!(
-            "parameters image, path: the volume {has}, and stays as it is: write that, or make another volume"
+            "parameters image, path, from: the volume {has}, and stays as it is: write that, or make another volume"
         )))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use runtime::file_system::FileSystem;
     use serde_json::{Value, json};
 
     use super::*;
@@ -204,6 +263,10 @@ mod tests {
         }
     }
 
+    fn of(request: &Request, origin: Option<Origin>) -> Record {
+        Record::of(request, Storage::of(request, None, false).unwrap(), origin)
+    }
+
     /// A later release reads these forms.
     #[test]
     fn the_forms_on_disk_are_read() {
@@ -215,10 +278,32 @@ mod tests {
             json!({"version": 1, "name": "db", "namespace": "default", "capacity": {"min": 0, "max": 0},
                 "storage": {"kind": "directory"}, "origin": {"kind": "image", "reference": "m", "digest": "sha256:0"}}),
             serde_json::from_str(include_str!("../../tests/records/volume.json")).unwrap(),
+            serde_json::from_str(include_str!("../../tests/records/volume_2.json")).unwrap(),
+            json!({"version": 2, "name": "db", "namespace": "default", "capacity": {"min": 0, "max": 9},
+                "storage": {"kind": "encrypted", "file_system": "ext4"}}),
+            json!({"version": 2, "name": "db", "namespace": "default", "capacity": {"min": 0, "max": 4096},
+                "storage": {"kind": "quota", "bytes": 4096}}),
         ] {
             let record: Record = record::decode(VERSION, recorded.to_string().as_bytes()).unwrap();
-            let written: Value = serde_json::from_slice(&record::encode(VERSION, &record).unwrap()).unwrap();
+            let written: Value = serde_json::from_slice(&record::encode(record.version(), &record).unwrap()).unwrap();
             assert!(record::keeps_fields(&recorded, &written), "{written}");
+        }
+    }
+
+    /// Builds of version 1 would mount a read-only volume so that it can be written.
+    #[test]
+    fn a_build_of_version_1_refuses_what_it_would_treat_wrongly() {
+        let with = |read_only: bool, source: Option<Origin>| {
+            let mut wanted = request(0, 0, None);
+            wanted.parameters.read_only = read_only;
+            let record = Record::of(&wanted, Storage::Directory, source);
+            record::encode(record.version(), &record).unwrap()
+        };
+        let copy = || Origin::Volume { id: "id".to_owned(), method: Method::Copy };
+        assert!(record::decode::<Value>(1, &with(false, None)).is_ok());
+        for newer in [with(true, None), with(false, Some(copy()))] {
+            let problem = record::decode::<Value>(1, &newer).unwrap_err();
+            assert!(problem.contains("version 2"), "{problem}");
         }
     }
 
@@ -241,7 +326,7 @@ mod tests {
     #[test]
     fn a_later_request_must_fit_the_volume() {
         let first = request(100, 200, None);
-        let record = Record::of(&first, None);
+        let record = of(&first, None);
         // The room of the file system may be less than the minimum.
         assert!(record.check(&first, 90).is_ok());
         assert!(record.check(&request(80, 90, Some(FileSystem::Ext4)), 90).is_ok());
@@ -253,10 +338,23 @@ mod tests {
             let error = record.check(&later, 90).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
         }
-        let directory = Record::of(&request(0, 0, None), None);
+        let directory = of(&request(0, 0, None), None);
         assert!(directory.check(&request(0, 0, None), 0).is_ok());
         assert!(directory.check(&first, 0).unwrap_err().to_string().contains("without a limit"));
     }
+
+    #[test]
+    fn a_later_request_cannot_change_whether_the_volume_is_read_only() {
+        let mut wanted = request(0, 0, None);
+        let writable = of(&wanted, None);
+        wanted.parameters.read_only = true;
+        let read_only = of(&wanted, None);
+        assert!(read_only.check(&wanted, 0).is_ok());
+        assert!(writable.check(&wanted, 0).unwrap_err().to_string().contains("read_only: the volume can be written"));
+        wanted.parameters.read_only = false;
+        assert!(read_only.check(&wanted, 0).unwrap_err().to_string().contains("read_only: the volume is read-only"));
+    }
+
     #[test]
     fn a_later_request_cannot_name_other_content() {
         let image = |name: &str, part: Option<&str>| Source::Image {
@@ -270,15 +368,21 @@ mod tests {
         };
         let reference = "r.example/m:1".to_owned();
         let origin = Origin::Image { reference, digest: "sha256:00".to_owned(), path: Some("/srv".into()) };
-        let record = Record::of(&with(None), Some(origin));
+        let record = of(&with(None), Some(origin));
         for same in [None, Some(image("r.example/m:1", Some("/srv")))] {
             assert!(record.check(&with(same), 0).is_ok());
         }
         for other in [image("r.example/m:1", None), image("r.example/m:2", Some("/srv"))] {
             let error = record.check(&with(Some(other.clone())), 0).unwrap_err().to_string();
             assert!(error.contains("filled from \"/srv\" of image r.example/m:1"), "{error}");
-            let error = Record::of(&with(None), None).check(&with(Some(other)), 0).unwrap_err().to_string();
+            let error = of(&with(None), None).check(&with(Some(other)), 0).unwrap_err().to_string();
             assert!(error.contains("was made empty"), "{error}");
+        }
+        let copy = of(&with(None), Some(Origin::Volume { id: "1".to_owned(), method: Method::Reflink }));
+        assert!(copy.check(&with(Some(Source::Volume("1".to_owned()))), 0).is_ok());
+        for other in [image("r.example/m:1", None), Source::Volume("2".to_owned())] {
+            let error = copy.check(&with(Some(other)), 0).unwrap_err().to_string();
+            assert!(error.contains("filled from volume 1 by reflink"), "{error}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    copy::{copy_layers_until, copy_part},
+    copy::{Blocks, copy_layers_until, copy_part, copy_tree},
     layers::Layers,
 };
 use crate::error::RuntimeError;
@@ -23,4 +23,10 @@ pub fn copy_image(
         None => copy_layers_until(opened.paths(), target, cancelled),
         Some(part) => copy_part(opened.paths(), part, target, cancelled),
     }
+}
+
+/// Copies the content and the attributes of the directory `source` to the empty directory `target`, as `copy_image`
+/// copies an image. The result says how the content of files was copied.
+pub fn copy_directory(source: &Path, target: &Path, cancelled: &dyn Fn() -> bool) -> Result<Blocks, RuntimeError> {
+    copy_tree(source, target, cancelled)
 }

@@ -66,7 +66,10 @@ struct Config {
 
 /// Makes a file a block device. The result is the open device and its path. The device has the file until both the
 /// result is closed and no file system on the device is mounted, also if this process is killed.
-pub(crate) fn attach_loop_device(file: BorrowedFd<'_>) -> io::Result<(OwnedFd, PathBuf)> {
+///
+/// `sector` is the size of its sectors in bytes. With 0, the kernel takes the smallest that allows direct I/O. On xfs
+/// this is larger for a file that shares blocks with another one.
+pub(crate) fn attach_loop_device(file: BorrowedFd<'_>, sector: u32) -> io::Result<(OwnedFd, PathBuf)> {
     let open = |path: &PathBuf| OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path);
     let control = open(&PathBuf::from("/dev/loop-control"))?;
     for _ in 0..ATTEMPTS {
@@ -80,7 +83,7 @@ pub(crate) fn attach_loop_device(file: BorrowedFd<'_>) -> io::Result<(OwnedFd, P
             }
             device => device?,
         };
-        match configure(&device, file) {
+        match configure(&device, file, sector) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             result => return result.map(|()| (device.into(), path)),
         }
@@ -135,10 +138,10 @@ fn free_number(control: &File) -> io::Result<u32> {
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
 
-fn configure(device: &File, file: BorrowedFd<'_>) -> io::Result<()> {
+fn configure(device: &File, file: BorrowedFd<'_>, sector: u32) -> io::Result<()> {
     let info = Info { flags: AUTOCLEAR | DIRECT_IO, ..Info::default() };
     let file = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let config = Config { file, block_size: 0, info, reserved: [0; 8] };
+    let config = Config { file, block_size: sector, info, reserved: [0; 8] };
     // SAFETY: the structure has the kernel's layout and outlives the call, which only reads it.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }

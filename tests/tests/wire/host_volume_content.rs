@@ -22,6 +22,7 @@ use rustix::{
 use serde_json::{Value as Json, json};
 
 use crate::{
+    host_volume_copies::NodeDisk,
     host_volumes::{Client, ID, MEBIBYTE, POINT, Said, Spec, kill_at_each_failpoint},
     random_images::random_image,
 };
@@ -62,7 +63,7 @@ fn upper() -> Layer {
 }
 
 /// One line per path: type, mode, owner, time, the first of its names, content and all extended attributes.
-fn describe(root: &Path) -> BTreeMap<String, String> {
+pub fn describe(root: &Path) -> BTreeMap<String, String> {
     let (mut found, mut waiting) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(path) = waiting.pop() {
         let meta = fs::symlink_metadata(&path).must("a file");
@@ -146,6 +147,55 @@ async fn a_volume_of_an_image_has_the_files_that_a_container_of_it_sees() {
             plugin.end(&task).await;
         }
         client.assert_empty();
+        node.finish(plugin).await;
+    }
+}
+
+/// Form, content, owner, mode and access, on the file systems that a node may have. Copies have tests of their own.
+#[tokio::test]
+async fn every_combination_of_parameters_makes_a_volume_on_each_file_system() {
+    for disk in ["ext4", "xfs", "btrfs"].into_iter().filter_map(NodeDisk::make) {
+        let (node, plugin, client, images) = set_up(json!({}), disk.client()).await;
+        let name = images.of_layers("several", [lower(), upper()]);
+        let contents = [json!({}), json!({"image": name}), json!({"image": name, "path": "srv"})];
+        for (max, kind) in [(0, None), (32, None), (32, Some("ext4")), (320, Some("xfs"))] {
+            for content in &contents {
+                for read_only in ["false", "true"] {
+                    let mut parameters = content.clone();
+                    parameters["read_only"] = json!(read_only);
+                    parameters["uid"] = json!("7");
+                    parameters["mode"] = json!("0750");
+                    if let Some(kind) = kind {
+                        parameters["fs"] = json!(kind);
+                    }
+                    let spec = Spec { parameters, ..Spec::limited(0, max * MEBIBYTE) };
+                    let context = format!("{} {max} {}", disk.kind, spec.parameters);
+                    let made = client.create(&spec).well();
+                    let bytes = made["bytes"].as_u64().must("bytes");
+                    assert!(bytes <= max * MEBIBYTE && (bytes > 0) == (max > 0), "{context}: {bytes}");
+                    let path = client.path(ID);
+                    let root = fs::metadata(&path).must("the volume");
+                    assert_eq!((root.mode() & 0o7777, root.uid()), (0o750, 7), "{context}");
+                    let file = match (content.get("image"), content.get("path")) {
+                        (None, _) => None,
+                        (Some(_), None) => Some("srv/models/weights"),
+                        (Some(_), Some(_)) => Some("models/weights"),
+                    };
+                    if let Some(file) = file {
+                        let found = fs::metadata(path.join(file)).must("a file of the image");
+                        assert_eq!((found.len(), found.nlink()), (300_000, 2), "{context}");
+                    } else {
+                        assert_eq!(fs::read_dir(&path).must("listed").count(), 0, "{context}");
+                    }
+                    let is_mounted = max > 0 || read_only == "true";
+                    assert_eq!(client.mounts(ID).len(), usize::from(is_mounted), "{context}");
+                    assert_eq!(fs::write(path.join("written"), "").is_ok(), read_only == "false", "{context}");
+                    assert_eq!(client.create(&spec).well(), made, "{context}");
+                    client.delete(&spec).well();
+                    client.assert_empty();
+                }
+            }
+        }
         node.finish(plugin).await;
     }
 }
@@ -239,7 +289,7 @@ async fn content_in_a_directory_that_users_of_the_node_reach_is_refused() {
         let said = client.create(&directory);
         if is_reached {
             let refusal = said.refusal();
-            let remedy = format!("chmod 0700 {}, or give capacity_max", volumes.display());
+            let remedy = format!("chmod 0700 {}, or give capacity_max or read_only", volumes.display());
             assert!(refusal.contains("parameter image: users of the node") && refusal.contains(&remedy), "{refusal}");
             client.assert_empty();
             // Without an image there is nothing that root would own.

@@ -33,6 +33,15 @@ pub(super) enum Marks {
     None,
 }
 
+/// How the content of files was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocks {
+    /// The copy shares the blocks of the source until one of both is changed (reflink).
+    Shared,
+    /// The copy has blocks of its own.
+    Copied,
+}
+
 /// Copies files to one directory tree.
 pub(super) struct EntryCopier<'a> {
     root: OwnedFd,
@@ -54,6 +63,11 @@ impl<'a> EntryCopier<'a> {
     pub fn check(&self) -> io::Result<()> {
         let cancelled = || io::Error::new(io::ErrorKind::Interrupted, "the copy was cancelled");
         if (self.cancelled)() { Err(cancelled()) } else { Ok(()) }
+    }
+
+    /// How the content of files has been copied so far.
+    pub fn blocks(&self) -> Blocks {
+        if self.reflinks { Blocks::Shared } else { Blocks::Copied }
     }
 
     /// The root of the directory tree.

@@ -29,7 +29,7 @@ use rustix::{
 };
 
 use super::{
-    entry::{EntryCopier, Marks},
+    entry::{Blocks, EntryCopier, Marks},
     path::{join, open_directory},
 };
 use crate::error::{Context, RuntimeError};
@@ -55,7 +55,7 @@ pub(in crate::rootfs) fn copy_layers_until(
 
 /// The same with directories of the layers.
 pub(super) fn copy_opened(layers: &[OwnedFd], target: &Path, cancelled: &dyn Fn() -> bool) -> Result<(), RuntimeError> {
-    copy(layers, target, Marks::OfOverlayfs, cancelled)
+    copy(layers, target, Marks::OfOverlayfs, cancelled).map(drop)
 }
 
 /// Copies the content and the attributes of the directory `source` to the empty directory `target`. No file hides
@@ -64,7 +64,7 @@ pub(in crate::rootfs) fn copy_tree(
     source: &Path,
     target: &Path,
     cancelled: &dyn Fn() -> bool,
-) -> Result<(), RuntimeError> {
+) -> Result<Blocks, RuntimeError> {
     copy(&open_layers(&[source.to_owned()])?, target, Marks::None, cancelled)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn open_layers(layers: &[PathBuf]) -> Result<Vec<OwnedFd>, RuntimeErr
     Ok(roots)
 }
 
-fn copy(roots: &[OwnedFd], target: &Path, marks: Marks, cancelled: &dyn Fn() -> bool) -> Result<(), RuntimeError> {
+fn copy(roots: &[OwnedFd], target: &Path, marks: Marks, cancelled: &dyn Fn() -> bool) -> Result<Blocks, RuntimeError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = open(target, flags, Mode::empty()).context(|| format!("opening {}", target.display()))?;
     let mut merge = Merge { layers: roots, copier: EntryCopier::new(root, marks, cancelled), marks };
@@ -90,7 +90,7 @@ fn copy(roots: &[OwnedFd], target: &Path, marks: Marks, cancelled: &dyn Fn() -> 
             format!("copying /{path} of {source} to {}", target.display())
         })?;
     }
-    Ok(())
+    Ok(merge.copier.blocks())
 }
 
 /// A step of the merge. It names directories and does not keep them open, because an image may be deep and have many

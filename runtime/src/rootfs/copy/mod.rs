@@ -13,5 +13,6 @@ mod path;
 #[cfg(test)]
 mod tests;
 
+pub use entry::Blocks;
 pub(super) use merge::{copy_layers, copy_layers_until, copy_tree};
 pub(super) use part::copy_part;
