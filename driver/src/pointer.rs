@@ -106,9 +106,14 @@ fn remove_unfinished(directory: &Path, name: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// The directory of what plugins leave for commands.
+pub fn run_dir() -> PathBuf {
+    env::var_os(RUN_DIR_VARIABLE).map_or_else(|| PathBuf::from(RUN_DIR), PathBuf::from)
+}
+
 /// The directory of the pointers.
 fn directory() -> PathBuf {
-    env::var_os(RUN_DIR_VARIABLE).map_or_else(|| PathBuf::from(RUN_DIR), PathBuf::from).join("plugins")
+    run_dir().join("plugins")
 }
 
 /// The pointers of this node.

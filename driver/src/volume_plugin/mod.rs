@@ -14,9 +14,11 @@
 mod content;
 mod create;
 mod delete;
+mod directories;
 mod error;
 mod expose;
 mod file_system;
+mod listing;
 mod log;
 mod luks;
 mod parameters;
@@ -37,6 +39,7 @@ use std::{
 
 use serde_json::{Value, json};
 
+pub use self::listing::{HostVolume, host_volumes};
 use self::{
     error::PluginError,
     log::{NAME, tell},
@@ -70,6 +73,9 @@ fn perform(operation: Operation) -> Result<Option<Value>, PluginError> {
         Operation::Fingerprint => Ok(Some(json!({ "version": env!("CARGO_PKG_VERSION") }))),
         Operation::Create(request) => {
             let created = create::create(&request)?;
+            if let Err(error) = directories::leave(request.place.volumes()) {
+                tell(&format!("`oci-rs volume ls` does not know {}: {error}", request.place.volumes().display()));
+            }
             tell(&format!("volume {}: {}", request.place.id(), created.description));
             Ok(Some(json!({ "path": created.path, "bytes": created.bytes })))
         }

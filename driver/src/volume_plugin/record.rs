@@ -129,6 +129,16 @@ impl Record {
         }
     }
 
+    /// Of what the volume consists, in a few words.
+    pub fn mechanism(&self) -> String {
+        match self.storage {
+            Storage::Directory => "directory".to_owned(),
+            Storage::Quota { .. } => "project quota".to_owned(),
+            Storage::File { file_system } => format!("{} in a file", file_system.name()),
+            Storage::Encrypted { file_system } => format!("{} in an encrypted file", file_system.name()),
+        }
+    }
+
     /// What the volume is, for a reader of the log. `bytes` is its limit.
     pub fn describe(&self, bytes: u64) -> String {
         let mut text = match self.storage {

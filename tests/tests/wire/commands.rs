@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value as Json, json};
 
 use crate::{
+    host_volumes::{Client, ID, Spec},
     names::docker,
     operator::{run, sleeper},
 };
@@ -101,6 +102,34 @@ async fn a_running_task_is_shown_by_commands_without_options() {
     assert!(run(&node, &["ps", "-a"]).await.well().out.contains("exited (3)"));
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     assert_eq!(ps(&node, &["-a"]).await.len(), 0);
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn host_volumes_are_listed_with_their_users() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let (images, client) = (Images::start().await, Client::new().on(&node));
+    let spec = Spec { parameters: json!({"read_only": "true", "fs": "ext4"}), ..Spec::limited(0, 16 << 20) };
+    client.create(&spec).well();
+    let path = client.path(ID);
+    let task = node.task(&images.busybox()).mount(&path, "/data", true, "").sh("sleep 1000").build(&mut plugin).await;
+    plugin.started(&task).await;
+    let name = run(&node, &["ps", "-q"]).await.well().out;
+    let listed = run(&node, &["volume", "ls", "--json"]).await.well().json();
+    let volume = &listed[0];
+    assert_eq!((&volume["name"], &volume["id"], &volume["type"]), (&json!("db"), &json!(ID), &json!("host")));
+    assert_eq!((&volume["used_by"], &volume["directory"]), (&json!([name]), &json!(path)));
+    assert_eq!((&volume["mechanism"], &volume["read_only"]), (&json!("ext4 in a file"), &json!(true)));
+    let [limit, disk] = ["limit_bytes", "disk_bytes"].map(|name| volume[name].as_u64().must("a number"));
+    assert!((8 << 20..=16 << 20).contains(&limit) && disk > 0 && disk < limit, "{volume}");
+    let text = run(&node, &["volume", "ls"]).await.well().out;
+    for part in ["db", "host, ext4 in a file, read-only", "MiB", &name, &path.display().to_string()] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    client.delete(&spec).well();
+    assert_eq!(run(&node, &["volume", "ls", "--json"]).await.well().json(), json!([]));
     node.finish(plugin).await;
 }
 

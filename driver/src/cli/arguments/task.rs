@@ -181,7 +181,7 @@ pub struct VolumeArguments {
 /// The commands of `oci-rs volume`.
 #[derive(Subcommand)]
 pub enum VolumeCommand {
-    /// List the volumes with a name
+    /// List the volumes with a name, and those of the host volume plugin
     #[command(visible_alias = "list")]
     Ls,
 }
