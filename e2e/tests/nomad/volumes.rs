@@ -13,6 +13,7 @@ pub const CASES: &[Case] = &[
     ("volume_outlives_task_agent_and_job", OwnAgent, outlives_task_agent_and_job),
     ("volume_of_our_plugin_has_a_limit", OwnAgent, of_our_plugin_has_a_limit),
     ("volume_of_an_image_has_its_files", OwnAgent, of_an_image_has_its_files),
+    ("volume_of_a_volume_is_a_read_only_copy", OwnAgent, of_a_volume_is_a_read_only_copy),
 ];
 
 /// A mount that is removed when the value is dropped.
@@ -179,5 +180,41 @@ fn of_an_image_has_its_files(env: &Env) -> Outcome {
     assert!(fs::read_to_string(directory.join("starts")).is_ok(), "the volume was filled again");
     nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
     assert!(!directory.exists(), "{} is left", directory.display());
+    Ok(())
+}
+
+/// The read-only snapshot of the documentation, of a volume that a task has written to.
+fn of_a_volume_is_a_read_only_copy(env: &Env) -> Outcome {
+    let capability = "capability {\n  access_mode = \"single-node-writer\"\n  attachment_mode = \"file-system\"\n}\n";
+    let (id, volume) = create_of(env.agent, "original", &format!("plugin_id = \"oci-rs-volume\"\n{capability}"))?;
+    let directory = PathBuf::from(volume["HostPath"].as_str().unwrap_or_default());
+    let job = Job::new("volume").var("image", &env.registry.image()).var("volume", "original");
+    let alloc = env.agent.run(&job)?;
+    wait_starts(&alloc, &directory, 1)?;
+    sh(&alloc, "echo one > /data/file")?;
+
+    let documented = documented("from  ")?;
+    let is_of_the_example = |line: &&str| !line.starts_with("node_id") && !line.trim_start().starts_with("from");
+    let text: String = documented.lines().filter(is_of_the_example).map(|line| format!("{line}\n")).collect();
+    let text = text.replace("parameters {", &format!("parameters {{\n  from = \"{id}\""));
+    let (copy, volume) = create_of(env.agent, "snapshot", &text)?;
+    let snapshot = PathBuf::from(volume["HostPath"].as_str().unwrap_or_default());
+    let _mounted = Mounted(snapshot.clone());
+    sh(&alloc, "echo two > /data/file")?;
+    alloc.stop()?;
+    nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
+    assert!(!directory.exists(), "{} is left", directory.display());
+
+    // The agent makes it available again when it starts.
+    for _ in 0..2 {
+        assert_eq!(fs::read_to_string(snapshot.join("file"))?, "one\n");
+        let refused = fs::write(snapshot.join("file"), "three").err().and_then(|error| error.raw_os_error());
+        assert_eq!(refused, Some(rustix::io::Errno::ROFS.raw_os_error()));
+        env.agent.stop()?;
+        unmount(&snapshot, UnmountFlags::DETACH).ok();
+        env.agent.launch()?;
+    }
+    nomad(env.agent, &["volume", "delete", "-type", "host", &copy])?;
+    assert!(!snapshot.exists(), "{} is left", snapshot.display());
     Ok(())
 }
