@@ -27,6 +27,7 @@ mod metrics;
 mod name;
 mod node;
 mod node_info;
+mod nomad;
 mod plan;
 mod plugin;
 mod pointer;

@@ -18,6 +18,7 @@ mod filter;
 mod format;
 pub mod image;
 mod inspect;
+mod job_files;
 mod logs;
 mod migrate;
 mod network;

@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 use runtime::plan::Propagation;
 use serde_json::Value as Json;
 
-use crate::plan::{AllocatedPort, GroupDns, HostsEntry, NomadMount, NomadTask, TaskResources};
+use crate::{
+    nomad::job::{self, items, pairs, text},
+    plan::{AllocatedPort, GroupDns, HostsEntry, NomadMount, NomadTask, TaskResources},
+};
 
 /// The value of a task's `driver` that is checked.
 const DOCKER: &str = "docker";
@@ -37,14 +40,8 @@ pub struct DockerTask {
 
 /// The docker tasks of a job.
 pub fn docker_tasks(job: &Json) -> Vec<DockerTask> {
-    let of_group =
-        |group| items(group, "Tasks").filter(|task| text(task, "Driver") == DOCKER).map(move |task| (group, task));
-    items(job, "TaskGroups").flat_map(of_group).map(|(group, task)| docker_task(job, group, task)).collect()
-}
-
-/// Whether a document is a job.
-pub fn is_job(json: &Json) -> bool {
-    json["TaskGroups"].is_array() && json["ID"].is_string()
+    let tasks = job::tasks(job).filter(|(_, task)| text(task, "Driver") == DOCKER);
+    tasks.map(|(group, task)| docker_task(job, group, task)).collect()
 }
 
 fn docker_task(job: &Json, group: &Json, task: &Json) -> DockerTask {
@@ -52,7 +49,7 @@ fn docker_task(job: &Json, group: &Json, task: &Json) -> DockerTask {
     let nomad = nomad_task(job, group, task, network);
     DockerTask {
         file: None,
-        namespace: Some(text(job, "Namespace")).filter(|name| !name.is_empty()).unwrap_or("default").to_owned(),
+        namespace: job::namespace(job).to_owned(),
         job: text(job, "ID").to_owned(),
         group: text(group, "Name").to_owned(),
         config: task["Config"].clone(),
@@ -138,9 +135,13 @@ fn dns(dns: &Json) -> Option<GroupDns> {
     dns.is_object().then(|| GroupDns { servers: list("Servers"), searches: list("Searches"), options: list("Options") })
 }
 
-/// Nomad's variables, the metadata and the task's `env`, as far as they do not depend on the node.
+/// The variables of the job, and those that only a client decides, with a plausible value.
 fn variables(job: &Json, group: &Json, task: &Json, nomad: &NomadTask) -> BTreeMap<String, String> {
-    let mut known: BTreeMap<String, String> = [
+    let mut known = job::variables(job, group, task);
+    let mut add = |name: String, value: String| {
+        known.entry(name).or_insert(value);
+    };
+    for (name, value) in [
         ("NOMAD_ALLOC_DIR", "/alloc"),
         ("NOMAD_TASK_DIR", "/local"),
         ("NOMAD_SECRETS_DIR", "/secrets"),
@@ -148,56 +149,29 @@ fn variables(job: &Json, group: &Json, task: &Json, nomad: &NomadTask) -> BTreeM
         ("NOMAD_SHORT_ALLOC_ID", &ALLOC[..8]),
         ("NOMAD_ALLOC_INDEX", "0"),
         ("NOMAD_ALLOC_NAME", &format!("{}.{}[0]", nomad.job_id, nomad.task_group_name)),
-        ("NOMAD_TASK_NAME", &nomad.name),
-        ("NOMAD_GROUP_NAME", &nomad.task_group_name),
-        ("NOMAD_JOB_ID", &nomad.job_id),
-        ("NOMAD_JOB_NAME", &nomad.job_name),
-        ("NOMAD_NAMESPACE", if nomad.namespace.is_empty() { "default" } else { &nomad.namespace }),
-        ("NOMAD_REGION", Some(text(job, "Region")).filter(|region| !region.is_empty()).unwrap_or("global")),
         ("NOMAD_CPU_LIMIT", &nomad.resources.cpu_shares.to_string()),
         ("NOMAD_MEMORY_LIMIT", &nomad.resources.memory_mb.to_string()),
         // The metadata of a node that sets neither. An operator's images are images as well.
         ("meta.connect.sidecar_image", "envoyproxy/envoy"),
         ("meta.connect.gateway_image", "envoyproxy/envoy"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
+    ] {
+        add(name.to_owned(), value.to_owned());
+    }
     for port in nomad.resources.ports.iter().chain(&nomad.resources.task_ports) {
         let (label, inner) = (&port.label, port.container_port.to_string());
-        known.insert(format!("NOMAD_PORT_{label}"), inner.clone());
-        known.insert(format!("NOMAD_ALLOC_PORT_{label}"), inner);
-        known.insert(format!("NOMAD_HOST_PORT_{label}"), port.host_port.to_string());
+        add(format!("NOMAD_PORT_{label}"), inner.clone());
+        add(format!("NOMAD_ALLOC_PORT_{label}"), inner);
+        add(format!("NOMAD_HOST_PORT_{label}"), port.host_port.to_string());
     }
-    for meta in [&job["Meta"], &group["Meta"], &task["Meta"]] {
-        for (name, value) in pairs(meta) {
-            known.insert(format!("NOMAD_META_{}", name.to_uppercase()), value.clone());
-            known.insert(format!("NOMAD_META_{name}"), value);
-        }
-    }
-    known.extend(pairs(&task["Env"]));
-    // A value that has variables itself is known to the client only.
-    known.retain(|_, value| !value.contains("${"));
     known
-}
-
-fn pairs(json: &Json) -> BTreeMap<String, String> {
-    let fields = json.as_object().into_iter().flatten();
-    fields.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
-}
-
-fn text<'a>(json: &'a Json, field: &str) -> &'a str {
-    json[field].as_str().unwrap_or_default()
-}
-
-fn items<'a>(json: &'a Json, field: &str) -> impl Iterator<Item = &'a Json> {
-    json[field].as_array().into_iter().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{docker_tasks, is_job};
+    use super::docker_tasks;
+    use crate::nomad::job::is_job;
 
     #[test]
     fn tasks_of_other_drivers_are_left_out() {

@@ -10,28 +10,30 @@ mod interpolation;
 mod job;
 mod node;
 mod report;
-mod source;
 #[cfg(test)]
 mod tests;
 
 use std::process::ExitCode;
 
+use serde_json::Value as Json;
+
 use self::{
     check::Verdict,
+    job::DockerTask,
     node::Nodes,
     report::{Checked, Report},
-    source::Variables,
 };
-use super::{arguments::MigrateArguments, failure::Failure, output::Output};
+use super::{
+    arguments::MigrateArguments,
+    failure::Failure,
+    job_files::{self, Variables},
+    output::Output,
+};
 
 /// Runs the command. The exit code tells the worst verdict.
 pub fn run(arguments: &MigrateArguments) -> Result<ExitCode, Failure> {
     let nodes = Nodes::read(arguments.config.as_deref())?;
-    let tasks = if arguments.files.is_empty() {
-        cluster::tasks(&arguments.cluster)?
-    } else {
-        source::files(&arguments.files, &Variables { values: &arguments.var, files: &arguments.var_file })?
-    };
+    let tasks = if arguments.files.is_empty() { cluster::tasks(&arguments.cluster)? } else { of_files(arguments)? };
     let checked = tasks.into_iter().map(|task| Checked { assessment: check::assess(&task, &nodes), task });
     let report = Report::new(checked.collect(), &nodes);
     let output = Output { json: arguments.json };
@@ -41,6 +43,17 @@ pub fn run(arguments: &MigrateArguments) -> Result<ExitCode, Failure> {
         report.text(report::width()).iter().try_for_each(|line| output.line(line))?;
     }
     Ok(ExitCode::from(exit_code(&report)))
+}
+
+/// The docker tasks of the jobs in files.
+fn of_files(arguments: &MigrateArguments) -> Result<Vec<DockerTask>, Failure> {
+    let variables = Variables { values: &arguments.var, files: &arguments.var_file };
+    let jobs = job_files::read_all(&arguments.files, &variables)?;
+    let tasks = |(file, job): &(String, Json)| {
+        let named = |task| DockerTask { file: Some(file.clone()), ..task };
+        job::docker_tasks(job).into_iter().map(named).collect::<Vec<_>>()
+    };
+    Ok(jobs.iter().flat_map(tasks).collect())
 }
 
 /// The exit code, as the help describes it.

@@ -1,4 +1,4 @@
-//! Where jobs come from: files and standard input.
+//! Jobs from files and standard input.
 //!
 //! Only Nomad reads HCL. A file in HCL is converted by an installed `nomad`, which contacts no agent for that.
 
@@ -11,8 +11,8 @@ use std::{
 
 use serde_json::Value as Json;
 
-use super::job::{self, DockerTask};
-use crate::cli::failure::Failure;
+use super::failure::Failure;
+use crate::nomad::job;
 
 /// The file name of standard input.
 const STDIN: &str = "-";
@@ -25,19 +25,17 @@ pub struct Variables<'a> {
     pub files: &'a [PathBuf],
 }
 
-/// The docker tasks of the jobs in files.
-pub fn files(files: &[PathBuf], variables: &Variables) -> Result<Vec<DockerTask>, Failure> {
-    let mut tasks = Vec::new();
+/// The jobs in files, each with the name of its file.
+pub fn read_all(files: &[PathBuf], variables: &Variables) -> Result<Vec<(String, Json)>, Failure> {
+    let mut all = Vec::new();
     for file in files {
         let failed = |problem: String| Failure::Failed(format!("{}: {problem}", file.display()));
         let bytes = read(file).map_err(|error| failed(error.to_string()))?;
         let json = if is_json(&bytes) { bytes } else { from_hcl(file, &bytes, variables).map_err(failed)? };
-        let jobs = jobs(&json).map_err(failed)?;
-        let name = file.display().to_string();
-        let named = |task| DockerTask { file: Some(name.clone()), ..task };
-        tasks.extend(jobs.iter().flat_map(job::docker_tasks).map(named));
+        let named = |job| (file.display().to_string(), job);
+        all.extend(jobs(&json).map_err(failed)?.into_iter().map(named));
     }
-    Ok(tasks)
+    Ok(all)
 }
 
 fn read(file: &Path) -> std::io::Result<Vec<u8>> {

@@ -1,0 +1,16 @@
+//! Nomad's HTTP API, and jobs in the form that it has there.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `api` | requests to an agent |
+//! | `interpolation` | `${…}` in texts of a job |
+//! | `job` | the parts of a job, and the variables that are known before it is on a node |
+
+mod api;
+mod interpolation;
+pub mod job;
+
+pub use self::{
+    api::{Api, ApiError, ApiSettings},
+    interpolation::interpolate,
+};
