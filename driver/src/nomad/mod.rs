@@ -5,12 +5,15 @@
 //! | `api` | requests to an agent |
 //! | `interpolation` | `${…}` in texts of a job |
 //! | `job` | the parts of a job, and the variables that are known before it is on a node |
+//! | `images` | the images that the tasks of a job need |
 
 mod api;
+mod images;
 mod interpolation;
 pub mod job;
 
 pub use self::{
     api::{Api, ApiError, ApiSettings},
+    images::{TaskImage, task_images},
     interpolation::interpolate,
 };

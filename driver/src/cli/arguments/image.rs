@@ -46,6 +46,27 @@ pub struct PullArguments {
     pub node: NodeArguments,
 }
 
+/// The options of `image prefetch`.
+#[derive(Args)]
+pub struct PrefetchOptions {
+    /// As in a job's option `image`
+    #[arg(value_name = "IMAGE", required_unless_present = "file")]
+    pub references: Vec<String>,
+    /// Job files, whose tasks with this node's drivers name images: HCL, which needs an installed `nomad`, or JSON as
+    /// `nomad job run -output` or the API writes it; `-` is standard input
+    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    pub file: Vec<PathBuf>,
+    /// A variable of HCL files, as for `nomad job run`
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub var: Vec<String>,
+    /// A file with variables of HCL files, as for `nomad job run`
+    #[arg(long, value_name = "FILE")]
+    pub var_file: Vec<PathBuf>,
+    /// Images that are pulled at the same time
+    #[arg(long, value_name = "NUMBER", default_value_t = 3)]
+    pub parallel: usize,
+}
+
 /// The options of `image rm`.
 #[derive(Args)]
 pub struct RemoveOptions {
@@ -99,6 +120,8 @@ pub enum ImageCommand {
     },
     /// Download an image and pin it: every job on this node can use it without its registry
     Pull(PullOptions),
+    /// Download images that jobs will need, without pinning them
+    Prefetch(PrefetchOptions),
     /// Show how an image was built, and the size of each step
     History(HistoryArguments),
     /// Show the layers of all images, and which images share them

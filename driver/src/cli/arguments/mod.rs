@@ -12,8 +12,8 @@ mod task;
 
 pub use self::{
     image::{
-        HistoryArguments, ImageArguments, ImageCommand, ListArguments, ListOptions, PullArguments, PullOptions,
-        RemoveArguments,
+        HistoryArguments, ImageArguments, ImageCommand, ListArguments, ListOptions, PrefetchOptions, PullArguments,
+        PullOptions, RemoveArguments,
     },
     node::NodeArguments,
     task::{

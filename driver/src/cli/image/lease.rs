@@ -71,6 +71,12 @@ fn of_operator(mut all: Vec<Settings>) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
+/// This process as the owner of several leases.
+pub fn lease_owners(number: usize) -> Vec<LeaseOwner> {
+    let LeaseOwner::Operator { process, started } = lease_owner() else { return Vec::new() };
+    (0..number as u128).map(|index| LeaseOwner::Operator { process, started: started + index }).collect()
+}
+
 /// This process as the owner of a lease.
 pub fn lease_owner() -> LeaseOwner {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

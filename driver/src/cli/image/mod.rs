@@ -5,6 +5,7 @@ mod history;
 mod interrupt;
 pub mod lease;
 mod place;
+mod prefetch;
 mod progress;
 mod pull;
 mod remove;
@@ -40,6 +41,7 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
             report::details(&store::details(&store::open(&one()?)?, reference)?, &output)
         }
         ImageCommand::Pull(options) => pull(node, options),
+        ImageCommand::Prefetch(options) => prefetch::run(node, options, &output),
         ImageCommand::Load { file, reference, unpinned } => {
             pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
         }
