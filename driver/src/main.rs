@@ -31,6 +31,7 @@ mod nomad;
 mod plan;
 mod plugin;
 mod pointer;
+mod prefetch;
 mod rpc;
 mod runtimes;
 mod selinux;

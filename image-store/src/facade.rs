@@ -165,6 +165,11 @@ impl Store {
         self.local.release(&owner.into())
     }
 
+    /// Sets the last use of a pulled image to now. An unknown image is fine.
+    pub fn touch(&self, reference: &Reference) -> Result<(), StoreError> {
+        self.local.touch(reference)
+    }
+
     /// The owners of all leases.
     pub fn leases(&self) -> Result<Vec<LeaseOwner>, StoreError> {
         self.local.leases()
@@ -221,6 +226,13 @@ impl Store {
     pub fn disk_size(&self) -> Result<DiskSize, StoreError> {
         let bytes = self.local.disk_use()?.bytes;
         Ok(DiskSize { used: bytes.used, available: bytes.available })
+    }
+
+    /// How full the file system of the store is, in percent of its bytes or of its inodes: the higher one. It is
+    /// compared with the watermarks of [`Retention`].
+    pub fn fill_percent(&self) -> Result<u8, StoreError> {
+        let disk = self.local.disk_use()?;
+        Ok(disk.bytes.percent().max(disk.inodes.percent()))
     }
 
     /// What this process asked of each registry and mirror so far, and what it received.

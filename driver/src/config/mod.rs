@@ -23,11 +23,11 @@ pub use device_plugin::{DevicePluginConfig, OPTIONS as DEVICE_PLUGIN_OPTIONS, de
 pub use error::{ConfigError, ConfigErrors, ErrorCollector, Needs, Permission};
 pub use msgpack::{from_json, to_json};
 pub use option::{DefaultValue, OptionSpec, OptionType};
-pub use pattern::any_matches;
+pub use pattern::{any_matches, matches};
 pub use plugin::{
     Dangling, DefaultNetwork, DefaultProfile, ExecPolicy, IdSource, LogOptions, MetricsAddress, NVIDIA_RUNTIME,
-    OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, RuntimeChoice, TraceOptions, UserNamespaceMode,
-    decode_plugin,
+    OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, PrefetchOptions, RootChoice, RuntimeChoice, TraceOptions,
+    UserNamespaceMode, decode_plugin,
 };
 pub use task::{
     AppArmorChoice, DnsOptions, ExtraHost, IpcMode, LabelOption, LabelPart, MountRequest, MountSource, NetworkMode,

@@ -52,13 +52,18 @@ impl<P: Progress> ObservedPull<P> {
 
     /// Records the end of the pull.
     pub fn record<T>(&self, recorder: Option<&Recorder>, registry: &str, result: &Result<T, PullError>) {
-        let Some(recorder) = recorder else { return };
-        let outcome = match result {
+        if let Some(recorder) = recorder {
+            recorder.pull(registry, self.outcome(result), self.began.elapsed());
+        }
+    }
+
+    /// The label value of the end of the pull.
+    pub fn outcome<T>(&self, result: &Result<T, PullError>) -> &'static str {
+        match result {
             Ok(_) if self.fetched().is_some() => "pulled",
             Ok(_) => "cached",
             Err(error) => failure(error),
-        };
-        recorder.pull(registry, outcome, self.began.elapsed());
+        }
     }
 }
 

@@ -47,12 +47,39 @@ const RPC_SECONDS: MetricSpec = MetricSpec::histogram(
 );
 const DANGLING: MetricSpec =
     MetricSpec::counter("oci_rs_dangling_containers_removed", &[], "removed containers that no task knew");
+const PREFETCHES: MetricSpec = MetricSpec::counter(
+    "oci_rs_prefetches",
+    &["registry", "outcome"],
+    "images that were prefetched for jobs, by their outcome; cached: nothing was fetched",
+);
+const PREFETCH_SKIPS: MetricSpec = MetricSpec::counter(
+    "oci_rs_prefetch_skips",
+    &["reason"],
+    "images of jobs that were left to the starts of their tasks",
+);
+const PREFETCH_STREAMS: MetricSpec = MetricSpec::counter(
+    "oci_rs_prefetch_streams",
+    &["outcome"],
+    "streams of events of Nomad that were opened and lost",
+);
 const SPANS: MetricSpec = MetricSpec::counter("oci_rs_spans", &["outcome"], "spans of traces by what became of them");
 
 /// The descriptions of all metrics of this module.
 #[cfg(test)]
-pub const SPECS: [MetricSpec; 9] =
-    [STARTS, START_SECONDS, START_PHASE_SECONDS, PULLS, PULL_SECONDS, RPCS, RPC_SECONDS, DANGLING, SPANS];
+pub const SPECS: [MetricSpec; 12] = [
+    STARTS,
+    START_SECONDS,
+    START_PHASE_SECONDS,
+    PULLS,
+    PULL_SECONDS,
+    RPCS,
+    RPC_SECONDS,
+    DANGLING,
+    SPANS,
+    PREFETCHES,
+    PREFETCH_SKIPS,
+    PREFETCH_STREAMS,
+];
 
 /// The phases of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +163,9 @@ pub struct Recorder {
     rpc_seconds: Histograms<1>,
     dangling: Counter,
     spans: Family<Labels<1>, Counter>,
+    prefetches: Family<Labels<2>, Counter>,
+    prefetch_skips: Family<Labels<1>, Counter>,
+    prefetch_streams: Family<Labels<1>, Counter>,
 }
 
 impl Default for Recorder {
@@ -154,6 +184,9 @@ impl Default for Recorder {
             rpc_seconds: Family::new_with_constructor(fast),
             dangling: Counter::default(),
             spans: Family::default(),
+            prefetches: Family::default(),
+            prefetch_skips: Family::default(),
+            prefetch_streams: Family::default(),
         };
         recorder.register();
         recorder
@@ -172,11 +205,17 @@ impl Recorder {
         add(registry, RPC_SECONDS, self.rpc_seconds.clone());
         add(registry, DANGLING, self.dangling.clone());
         add(registry, SPANS, self.spans.clone());
+        add(registry, PREFETCHES, self.prefetches.clone());
+        add(registry, PREFETCH_SKIPS, self.prefetch_skips.clone());
+        add(registry, PREFETCH_STREAMS, self.prefetch_streams.clone());
         for outcome in StartOutcome::ALL {
             drop(self.starts.get_or_create(&[("outcome", outcome.name().to_owned())]));
         }
         for phase in StartPhase::ALL {
             drop(self.phase_seconds.get_or_create(&[("phase", phase.name().to_owned())]));
+        }
+        for outcome in ["opened", "lost"] {
+            drop(self.prefetch_streams.get_or_create(&[("outcome", outcome.to_owned())]));
         }
         for outcome in ["sent", "dropped"] {
             drop(self.spans.get_or_create(&[("outcome", outcome.to_owned())]));
@@ -223,6 +262,22 @@ impl Recorder {
     /// Counts a removed container that no task knew.
     pub fn dangling_removed(&self) {
         self.dangling.inc();
+    }
+
+    /// Counts a prefetched image.
+    pub fn prefetch(&self, registry: &str, outcome: &'static str) {
+        let labels = [("registry", self.registry_label(registry)), ("outcome", outcome.to_owned())];
+        self.prefetches.get_or_create(&labels).inc();
+    }
+
+    /// Counts images that are left to the starts of their tasks.
+    pub fn prefetch_skipped(&self, reason: &'static str, number: u64) {
+        self.prefetch_skips.get_or_create(&[("reason", reason.to_owned())]).inc_by(number);
+    }
+
+    /// Counts a stream of events: opened, or lost.
+    pub fn prefetch_stream(&self, outcome: &'static str) {
+        self.prefetch_streams.get_or_create(&[("outcome", outcome.to_owned())]).inc();
     }
 
     /// Counts spans of traces: sent to the collector, or dropped.

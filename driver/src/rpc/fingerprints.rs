@@ -16,6 +16,7 @@ use crate::{
     error::TaskError,
     exporter,
     fingerprint::{Fingerprint, fingerprint},
+    prefetch,
 };
 
 /// The answers to Fingerprint.
@@ -61,6 +62,7 @@ async fn take(plugin: &Plugin, cleanup_started: &mut bool) -> Result<Fingerprint
         && node.start_export_once()
     {
         exporter::start(node, plugin.tasks());
+        prefetch::start(node);
     }
     let configured = plugin.configured()?;
     blocking(move || {

@@ -87,7 +87,7 @@ impl Pull<'_> {
             make_ready(puller, request, (&resolved, source), lease, Arc::clone(progress), token)
         };
         let ready = match work().await {
-            Err(error) if puller.reclaim_space(&error).await => work().await,
+            Err(error) if !request.background && puller.reclaim_space(&error).await => work().await,
             ready => ready,
         };
         guard.end(puller, ready, &layers).await

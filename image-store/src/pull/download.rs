@@ -35,6 +35,8 @@ pub(super) async fn fetch_missing(
         return Ok(None);
     }
     puller.check_space(bytes_total)?;
+    let background = request.background;
+    let _urgent = (!background).then(|| puller.priority.urgent());
     // The largest first, so that none of them is left over at the end.
     missing.sort_by_key(|layer| std::cmp::Reverse(layer.size));
     let sessions: Arc<[Session]> = puller.endpoints.sessions(request.caller(), &puller.limits, &progress)?.into();
@@ -48,7 +50,7 @@ pub(super) async fn fetch_missing(
         tasks.spawn(async move {
             let _slot = slots.acquire().await;
             let meter = LayerMeter::new(meter, layer.diff_id.clone(), layer.size);
-            fetch_layer(&puller, &sessions, &layer, &meter, token).await?;
+            fetch_layer(&puller, (&sessions, background), &layer, &meter, token).await?;
             meter.done();
             Ok::<(), PullError>(())
         });
@@ -101,12 +103,13 @@ pub(crate) async fn join_all<T: 'static>(
 /// Makes one layer ready, unless another task or process makes it meanwhile.
 async fn fetch_layer(
     puller: &Arc<Puller>,
-    sessions: &[Session],
+    (sessions, background): (&[Session], bool),
     layer: &LayerRecord,
     meter: &LayerMeter,
     token: TaskToken,
 ) -> Result<(), PullError> {
     meter.waits_for_another_pull();
+    let _turn = if background { puller.priority.background().await } else { None };
     let _lock = puller.local.lock_layer(&layer.diff_id).await?;
     let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
     let staged = blocking(move || match local.has_layer_for_blob(&wanted)? {
@@ -118,7 +121,7 @@ async fn fetch_layer(
         meter.add_bytes(layer.size);
         return Ok(());
     };
-    let _download = puller.downloads.acquire().await;
+    let _download = if background { None } else { Some(puller.downloads.acquire().await) };
     let (staged, unpacked) = stream_layer(puller, sessions, layer, staged, meter).await?;
     failpoint::at("fetch-before-commit");
     unpack::commit(puller, layer, staged, unpacked).await

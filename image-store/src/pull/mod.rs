@@ -16,6 +16,7 @@ mod download;
 mod grants;
 mod lease_guard;
 mod load;
+mod priority;
 mod puller;
 mod request;
 mod resolve;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use layer::MemoryCounter;
 use tokio::sync::Semaphore;
 
-use super::{grants::AccessGrants, resolve_cache::ResolveCache};
+use super::{grants::AccessGrants, priority::Priority, resolve_cache::ResolveCache};
 use crate::{
     credentials::CredentialSources,
     error::StoreError,
@@ -39,6 +39,8 @@ pub(crate) struct Puller {
     pub(super) retention: Option<Retention>,
     /// Bounds the layers that are fetched at the same time.
     pub(super) downloads: Semaphore,
+    /// Orders the layers of background pulls after the others.
+    pub(super) priority: Priority,
     /// The memory of layers that become EROFS images.
     pub(super) memory: MemoryCounter,
     pub(super) resolved: ResolveCache,
@@ -68,6 +70,7 @@ impl Puller {
             verify_access: config.verify_access,
             retention: config.retention,
             downloads: Semaphore::new(config.limits.parallel.max(1)),
+            priority: Priority::default(),
             limits: config.limits,
             memory: MemoryCounter::default(),
             resolved: ResolveCache::default(),

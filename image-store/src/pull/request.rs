@@ -19,6 +19,9 @@ pub struct PullRequest {
     /// Pin the name: every caller gets the image, no registry is asked for it unless a request forces that, and garbage
     /// collection keeps it. For the node's administrator.
     pub pin: bool,
+    /// No task waits for the image: the pull makes way for pulls of this process that a task waits for, and a full disk
+    /// makes it fail without the removal of other images.
+    pub background: bool,
     /// Total timeout of the pull.
     pub timeout: Option<Duration>,
     /// Idle timeout: how long a registry may send no byte.
@@ -34,6 +37,7 @@ impl PullRequest {
             soft_fail: false,
             force: false,
             pin: false,
+            background: false,
             timeout: None,
             idle_timeout: Duration::from_secs(120),
         }

@@ -113,6 +113,12 @@ impl LocalStore {
         files::remove_file(&self.layout.lease(owner))
     }
 
+    /// Sets the last use of a pulled image to now. An unknown image is fine.
+    pub(crate) fn touch(&self, reference: &Reference) -> Result<(), StoreError> {
+        let _adding = self.layout.lock_shared()?;
+        files::touch(&self.layout.image(reference))
+    }
+
     /// The owners of all leases.
     pub(crate) fn leases(&self) -> Result<Vec<LeaseOwner>, StoreError> {
         Ok(lease_record::leases(&self.layout)?.into_iter().map(|lease| lease.owner).collect())

@@ -50,6 +50,7 @@ mod operator;
 mod output;
 mod own_network;
 mod own_network_failures;
+mod prefetch;
 mod prefetch_command;
 mod process_rights;
 mod pull;

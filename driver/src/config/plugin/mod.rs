@@ -10,6 +10,7 @@ mod log;
 mod metrics;
 mod network;
 mod policy;
+mod prefetch;
 mod registry;
 mod runtimes;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use self::{
     metrics::MetricsAddress,
     network::DefaultNetwork,
     policy::{Policy, RootChoice, Rules},
+    prefetch::PrefetchOptions,
     runtimes::{NVIDIA_RUNTIME, RuntimeChoice, RuntimeRequest},
     traces::TraceOptions,
     userns::{IdSource, UserNamespaceMode},
@@ -107,6 +109,12 @@ const BLOCKS: &[OptionSpec] = &[
         "OpenTelemetry traces of starts and pulls, see [traces](metrics.md#traces)",
     ),
     OptionSpec::honoured(
+        "prefetch",
+        OptionType::Block(prefetch::OPTIONS),
+        Words("none"),
+        "images that are pulled before their tasks are on this node, see [prefetching](prefetch.md)",
+    ),
+    OptionSpec::honoured(
         "exec",
         OptionType::Block(exec::OPTIONS),
         Words("nothing is allowed"),
@@ -151,6 +159,8 @@ pub struct PluginConfig {
     pub metrics: Option<MetricsAddress>,
     /// Where traces are sent. `None`: nowhere.
     pub traces: Option<TraceOptions>,
+    /// Images that are pulled before their tasks are here. `None`: none.
+    pub prefetch: Option<PrefetchOptions>,
     /// Directories of specs of the Container Device Interface.
     pub cdi_spec_dirs: Vec<PathBuf>,
     /// Extra options of `nomad alloc exec`.
@@ -226,6 +236,7 @@ impl Default for PluginConfig {
             limits: Limits::default(),
             metrics: None,
             traces: None,
+            prefetch: None,
             cdi_spec_dirs: cdi::DEFAULT_DIRECTORIES.map(PathBuf::from).to_vec(),
             exec: ExecPolicy::default(),
             group_networks: false,
@@ -280,6 +291,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         limits: images::limits(&block.block("image_limits"), default.limits),
         metrics: metrics::address(&block.block("metrics")),
         traces: traces::read(&block.block("traces")),
+        prefetch: prefetch::read(&block.block("prefetch")),
         cdi_spec_dirs: block.absolute_paths("cdi_spec_dirs").unwrap_or(default.cdi_spec_dirs),
         exec: exec::read(&block.block("exec"), default.exec.max_commands),
         group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),

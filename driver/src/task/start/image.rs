@@ -159,6 +159,7 @@ fn pull_request(node: &Node, spec: &TaskSpec, reference: Reference, timeout: Opt
         soft_fail: spec.auth_soft_fail,
         force: spec.force_pull,
         pin: false,
+        background: false,
         timeout,
         idle_timeout: node.config.pull_activity_timeout,
     }
