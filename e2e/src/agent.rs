@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Consul, Context, Failure, Outcome, Tools, Version,
+    Consul, Context, Failure, Outcome, Tools, Version, acl,
     api::Api,
     config::{self, Endpoint, Subnets},
     leaks,
@@ -34,6 +34,11 @@ use crate::{
 };
 
 const START: Duration = Duration::from_secs(60);
+/// The rights that the driver needs to prefetch images.
+const PREFETCH_RULES: &str = r#"
+namespace "*" { capabilities = ["list-jobs", "read-job"] }
+agent { policy = "read" }
+"#;
 
 /// Server and client, their directory and their subnets. In the methods, "agent" means the client.
 #[derive(Debug)]
@@ -51,6 +56,16 @@ pub struct Agent {
     log_mark: Mutex<u64>,
     /// The driver is also there under docker's name.
     stands_in: bool,
+    /// The ACL token; empty without access control.
+    token: &'static str,
+}
+
+/// What differs between agents.
+#[derive(Default)]
+struct Setup<'a> {
+    consul: Option<&'a Consul>,
+    overrides: Option<&'a str>,
+    acl: bool,
 }
 
 impl Agent {
@@ -69,7 +84,7 @@ impl Agent {
     /// # Errors
     /// With the end of the agent's log.
     pub fn start_configured(tools: &Tools, overrides: &str) -> Outcome<Self> {
-        Self::make(tools, None, Some(overrides))
+        Self::make(tools, Setup { overrides: Some(overrides), ..Setup::default() })
     }
 
     /// The same, with Consul for services and templates.
@@ -77,10 +92,22 @@ impl Agent {
     /// # Errors
     /// With the end of the agent's log.
     pub fn start_with(tools: &Tools, consul: Option<&Consul>) -> Outcome<Self> {
-        Self::make(tools, consul, None)
+        Self::make(tools, Setup { consul, ..Setup::default() })
     }
 
-    fn make(tools: &Tools, consul: Option<&Consul>, overrides: Option<&str>) -> Outcome<Self> {
+    /// The same with access control, and a driver that prefetches images (`prefetch.hcl.in`). The driver has no second
+    /// name.
+    ///
+    /// # Errors
+    /// With the end of the agent's log.
+    pub fn start_prefetching(tools: &Tools) -> Outcome<Self> {
+        let overrides = fs::read_to_string(tools.home.join("prefetch.hcl.in")).context("prefetch.hcl.in")?;
+        Self::make(tools, Setup { overrides: Some(&overrides), acl: true, ..Setup::default() })
+    }
+
+    fn make(tools: &Tools, setup: Setup) -> Outcome<Self> {
+        let Setup { consul, overrides, acl } = setup;
+        let token = if acl { acl::MANAGEMENT } else { "" };
         let directory = tempfile::Builder::new().prefix("oci-rs-e2e.").tempdir()?;
         let path = directory.path().to_owned();
         let (http, client_http) = (free_port()?, free_port()?);
@@ -88,8 +115,9 @@ impl Agent {
             tools: tools.clone(),
             server: Nomad::new(&tools.nomad, path.join("server.hcl")),
             client: Nomad::new(&tools.nomad, path.join("client.hcl")),
-            api: Api::new(http),
-            client_api: Api::new(client_http),
+            api: Api::new(http).with_token(token),
+            client_api: Api::new(client_http).with_token(token),
+            token,
             subnets: Subnets::free(),
             directory: Some(directory),
             path,
@@ -114,11 +142,16 @@ impl Agent {
         let server = Endpoint { http_port: http, config: agent.server.config() };
         let client = Endpoint { http_port: client_http, config: agent.client.config() };
         let overrides = overrides.map(|text| (agent.client.overrides(), text));
-        config::write(tools, &agent.path, &agent.subnets, &server, &client, consul, overrides)?;
+        config::write(tools, &agent.path, &agent.subnets, &server, &client, consul, (overrides, acl))?;
         // Nomad gives no variable of the agent to plugins of host volumes.
         fs::copy(agent.client.config(), volume_plugins.join("oci-rs-volume.hcl"))?;
         agent.server.start()?;
         agent.wait_leader()?;
+        if acl {
+            acl::bootstrap(&agent.api)?;
+            let token = acl::token(&agent.api, "prefetch", PREFETCH_RULES)?;
+            fs::write(agent.path.join("prefetch.token"), token)?;
+        }
         agent.launch()?;
         Ok(agent)
     }
@@ -298,6 +331,7 @@ impl Agent {
         let mut command = Command::new(program);
         command
             .env("NOMAD_ADDR", self.client_api.address())
+            .env("NOMAD_TOKEN", self.token)
             .env("NOMAD_CLI_NO_COLOR", "1")
             .env("NOMAD_CLI_SHOW_HINTS", "0")
             .env("NOMAD", &self.tools.nomad);

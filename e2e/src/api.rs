@@ -10,11 +10,16 @@ use ureq::{Body, http::Response};
 
 use crate::{Context, Failure, Outcome, watch::patient};
 
+/// The header with the ACL token.
+const TOKEN: &str = "X-Nomad-Token";
+
 /// The API of one agent.
 #[derive(Debug, Clone)]
 pub struct Api {
     base: String,
     http: ureq::Agent,
+    /// The ACL token; empty without one.
+    token: String,
 }
 
 impl Api {
@@ -27,7 +32,14 @@ impl Api {
             .timeout_global(Some(Duration::from_secs(60)))
             .build()
             .new_agent();
-        Self { base: format!("http://127.0.0.1:{port}"), http }
+        Self { base: format!("http://127.0.0.1:{port}"), http, token: String::new() }
+    }
+
+    /// The same with an ACL token.
+    #[must_use]
+    pub fn with_token(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
+        self
     }
 
     /// The value for `NOMAD_ADDR`.
@@ -63,8 +75,8 @@ impl Api {
     /// # Errors
     /// Without an answer, or with a status other than 2xx.
     pub fn put_text(&self, path: &str, body: &str) -> Outcome<Value> {
-        let response = self.http.put(format!("{}{path}", self.base)).send(body);
-        read(response, path).map(|(value, _)| value)
+        let request = self.http.put(format!("{}{path}", self.base)).header(TOKEN, &self.token);
+        read(request.send(body), path).map(|(value, _)| value)
     }
 
     /// The answer to a POST.
@@ -72,8 +84,8 @@ impl Api {
     /// # Errors
     /// Without an answer, or with a status other than 2xx.
     pub fn post(&self, path: &str, body: &Value) -> Outcome<Value> {
-        let response = self.http.post(format!("{}{path}", self.base)).send(body.to_string());
-        read(response, path).map(|(value, _)| value)
+        let request = self.http.post(format!("{}{path}", self.base)).header(TOKEN, &self.token);
+        read(request.send(body.to_string()), path).map(|(value, _)| value)
     }
 
     /// The answer to a DELETE.
@@ -81,7 +93,8 @@ impl Api {
     /// # Errors
     /// Without an answer, or with a status other than 2xx.
     pub fn delete(&self, path: &str) -> Outcome<Value> {
-        read(self.http.delete(format!("{}{path}", self.base)).call(), path).map(|(value, _)| value)
+        read(self.http.delete(format!("{}{path}", self.base)).header(TOKEN, &self.token).call(), path)
+            .map(|(value, _)| value)
     }
 
     /// Waits until `ready` returns a value for the answer to `path`. The path must support blocking queries.
@@ -124,7 +137,7 @@ impl Api {
     }
 
     fn query(&self, path: &str) -> Outcome<(Value, u64)> {
-        read(self.http.get(format!("{}{path}", self.base)).call(), path)
+        read(self.http.get(format!("{}{path}", self.base)).header(TOKEN, &self.token).call(), path)
     }
 }
 

@@ -81,10 +81,11 @@ pub(crate) fn write(
     server: &Endpoint,
     client: &Endpoint,
     consul: Option<&Consul>,
-    overrides: Option<(&Path, &str)>,
+    (overrides, acl): (Option<(&Path, &str)>, bool),
 ) -> Outcome {
     let server_port = free_port()?;
-    let common = common_values(tools, directory, subnets, server, server_port, consul);
+    let mut common = common_values(tools, directory, subnets, server, server_port, consul);
+    common.push(("CLIENT_HTTP_PORT", client.http_port.to_string()));
     let template = |name: &str| fs::read_to_string(tools.home.join(name)).context(name);
     for (endpoint, name, rpc_port, file) in
         [(server, "server", server_port, "server.hcl"), (client, "client", free_port()?, "client.hcl.in")]
@@ -98,7 +99,8 @@ pub(crate) fn write(
         let networks = template("networks.hcl.in")?;
         let stands_in = name == "client" && overrides.is_none();
         let docker = if stands_in { template("docker.hcl.in")? } else { String::new() };
-        let text = template("common.hcl.in")? + &template(file)?.replace("@NETWORKS@\n", &networks) + &docker;
+        let acl = if acl { "\nacl {\n  enabled = true\n}\n" } else { "" };
+        let text = template("common.hcl.in")? + &template(file)?.replace("@NETWORKS@\n", &networks) + &docker + acl;
         fs::write(endpoint.config, fill_in(&fill_in(&text, &common), &own))?;
     }
     if let Some((file, text)) = overrides {

@@ -4,6 +4,7 @@
 //! Drop guards end every process by its pid, also when a case fails. The helpers touch only their temporary directory,
 //! their bridges and their allocations. A run has its own network namespace. It can therefore run beside other agents.
 
+mod acl;
 pub mod agent;
 pub mod alloc;
 pub mod api;

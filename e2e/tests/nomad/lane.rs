@@ -35,6 +35,8 @@ pub enum Needs {
     OwnAgent,
     /// An own agent, and no other case at the same time: it changes something that all agents of a machine share.
     Alone,
+    /// An own agent with access control, whose driver prefetches images.
+    Prefetching,
     /// A second shared agent, with Consul. Only one lane has it.
     WithConsul,
 }
@@ -148,8 +150,9 @@ impl Lane {
 
     fn run(&self, needs: Needs, case: fn(&Env) -> Outcome) -> Outcome {
         let registry = get_or(&self.registry, || Registry::start(&self.tools))?;
-        if matches!(needs, Needs::OwnAgent | Needs::Alone) {
-            let agent = get_or(&self.own_agent, || Agent::start(&self.tools))?;
+        if matches!(needs, Needs::OwnAgent | Needs::Alone | Needs::Prefetching) {
+            let start = if needs == Needs::Prefetching { Agent::start_prefetching } else { Agent::start };
+            let agent = get_or(&self.own_agent, || start(&self.tools))?;
             let outcome = self.run_on(&agent, &registry, None, case);
             drop(agent);
             let agent = lock(&self.own_agent).take();

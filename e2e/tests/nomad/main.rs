@@ -25,6 +25,7 @@ mod migrate;
 mod mixed;
 mod network;
 mod own_network;
+mod prefetch;
 mod recovery;
 mod rollout;
 mod selection;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         mesh::CASES,
         docker::CASES,
         migrate::CASES,
+        prefetch::CASES,
         corpus::CASES,
         templates::CASES,
         dispatch::CASES,
