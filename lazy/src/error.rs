@@ -50,6 +50,15 @@ pub enum LazyError {
     },
 }
 
+impl From<LazyError> for io::Error {
+    fn from(error: LazyError) -> Self {
+        match error {
+            LazyError::Io { source, .. } => source,
+            error => Self::other(error),
+        }
+    }
+}
+
 impl LazyError {
     pub(crate) fn of_layer(digest: &layer::Digest, error: UnpackError) -> Self {
         let digest = digest.to_string();

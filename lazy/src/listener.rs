@@ -26,7 +26,11 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         state.settle(shared);
         if drained {
             let done = unmarked.into_iter().filter_map(|file| state.forget(file));
-            events.extend(done.map(|served| LazyEvent::Complete { digest: served.layer.description().digest.clone() }));
+            events.extend(done.map(|served| LazyEvent::Complete {
+                digest: served.layer.description().digest.clone(),
+                image: served.layer.image(),
+                reads: served.reads(),
+            }));
         }
         let (deadline, full, stopping) = (state.next_deadline(), state.is_full(), state.stopping);
         drop(state);

@@ -1,5 +1,7 @@
 //! What the caller learns about layers that are served.
 
+use std::{ops::Range, path::PathBuf};
+
 use layer::Digest;
 
 /// Something happened to a layer.
@@ -10,13 +12,26 @@ pub enum LazyEvent {
     Complete {
         /// The layer.
         digest: Digest,
+        /// Its image.
+        image: PathBuf,
+        /// The chunks in the order of their first reads, if they were noted.
+        reads: Option<Vec<Range<usize>>>,
     },
     /// All of it is here, but it is not the layer that the manifest promised. It must not be used for other images.
     Refused {
         /// The layer.
         digest: Digest,
+        /// Its image.
+        image: PathBuf,
         /// The reason.
         problem: String,
+    },
+    /// Its file was removed. It is not served any more.
+    Removed {
+        /// The layer.
+        digest: Digest,
+        /// Its image.
+        image: PathBuf,
     },
     /// A source delivered wrong bytes. They were not written.
     WrongChunk {

@@ -24,7 +24,7 @@ use host::{
     durable::{self, Durability},
     record,
 };
-use layer::{Digest, Limits, Parts};
+use layer::{CheckedImage, Digest, Limits, Parts};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -55,6 +55,9 @@ pub struct Description {
     pub metadata: u64,
     /// The root of the hash tree, of SHA-256.
     pub hash_root: Digest,
+    /// Chunks that come before the others, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<Range<usize>>,
 }
 
 impl Description {
@@ -93,7 +96,8 @@ pub struct PartialLayer {
 }
 
 impl PartialLayer {
-    /// Fetches the parts that must be there before the mount and writes them to an empty directory. Blocks.
+    /// Fetches the parts that must be there before the mount and writes them to an empty directory. Blocks. Also
+    /// returns what the metadata says about the layer.
     ///
     /// # Errors
     /// No source delivers parts that this program wrote, or the file system fails.
@@ -102,7 +106,7 @@ impl PartialLayer {
         description: Description,
         sources: &Sources,
         limits: &Limits,
-    ) -> Result<Self, LazyError> {
+    ) -> Result<(Self, CheckedImage), LazyError> {
         let parts = description.parts().ok_or_else(|| description.refused("its length is not that of its metadata"))?;
         let trial = open_directory(directory)?;
         let mut result = Err(description.refused("it has no source"));
@@ -113,7 +117,7 @@ impl PartialLayer {
                 Err(error) => tracing::debug!(source = source.name(), %error, "this source does not deliver the layer"),
             }
         }
-        let (metadata, hash_tree) = result?;
+        let (metadata, hash_tree, checked) = result?;
         let path = directory.join(IMAGE);
         let image = private().create(true).truncate(true).open(&path).map_err(at("creating", &path))?;
         let written = image
@@ -124,7 +128,13 @@ impl PartialLayer {
         let present = vec![false; chunk_count(&parts)];
         let map = write_map(directory, &present)?;
         write_record(directory, &description)?;
-        Ok(Self { directory: directory.to_owned(), description, parts, map, present })
+        Ok((Self { directory: directory.to_owned(), description, parts, map, present }, checked))
+    }
+
+    /// The layer after its directory was renamed.
+    #[must_use]
+    pub fn moved_to(self, directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), ..self }
     }
 
     /// Opens a layer that a process, or another boot, left incomplete. `None`: there is none that may be used. After a
@@ -171,6 +181,11 @@ impl PartialLayer {
     /// What the manifest says about the layer.
     pub fn description(&self) -> &Description {
         &self.description
+    }
+
+    /// The chunks that come before the others.
+    pub(crate) fn first(&self) -> &[Range<usize>] {
+        &self.description.first
     }
 
     /// The chunks that are here.
@@ -230,7 +245,7 @@ fn fetch_front(
     description: &Description,
     parts: &Parts,
     (limits, directory): (&Limits, &OwnedFd),
-) -> Result<(Vec<u8>, Vec<u8>), LazyError> {
+) -> Result<(Vec<u8>, Vec<u8>, CheckedImage), LazyError> {
     let read = |range: Range<u64>| {
         let digest = description.digest.to_string();
         source::read_exact(source, &range)
@@ -243,7 +258,7 @@ fn fetch_front(
     if checked.parts != *parts {
         return Err(description.refused("its length is not that of its files"));
     }
-    Ok((metadata, hash_tree))
+    Ok((metadata, hash_tree, checked))
 }
 
 /// Verifies everything that counts as present. `Ok(false)`: metadata or hash tree are damaged.

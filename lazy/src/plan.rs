@@ -1,7 +1,8 @@
 //! What is fetched next, for one layer. Pure.
 //!
-//! Reads that wait come first, the oldest of them first of all. The rest streams in the background, in the order of
-//! the file. A background job reserves no chunk: a read that waits for one of its chunks is served by a job of its own.
+//! Reads that wait come first, the oldest of them first of all. The rest streams in the background: first the chunks
+//! that a profile names, in its order, then the others in the order of the file. A background job reserves no chunk: a
+//! read that waits for one of its chunks is served by a job of its own.
 
 use std::{
     ops::Range,
@@ -32,6 +33,8 @@ pub(crate) enum Reason {
 #[derive(Debug)]
 pub(crate) struct Plan {
     present: Vec<bool>,
+    /// Chunks that come before the others, the next one last.
+    first: Vec<Range<usize>>,
     /// Chunks that a job for a read fetches.
     reserved: Vec<bool>,
     missing: usize,
@@ -42,9 +45,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(present: &[bool]) -> Self {
+    pub(crate) fn new(present: &[bool], first: &[Range<usize>]) -> Self {
+        let end = present.len();
+        let first = first.iter().rev().map(|chunks| chunks.start.min(end)..chunks.end.min(end));
         Self {
             present: present.to_vec(),
+            first: first.collect(),
             reserved: vec![false; present.len()],
             missing: present.iter().filter(|present| !**present).count(),
             streaming: false,
@@ -93,11 +99,27 @@ impl Plan {
         if self.streaming || self.retries.is_some_and(|(_, stream)| stream > now) {
             return None;
         }
-        let start = self.present.iter().position(|present| !present)?;
-        let most = (start + STREAM).min(self.present.len());
+        let (start, most) = self.next_to_stream()?;
+        let most = (start + STREAM).min(most);
         let end = (start..most).find(|chunk| self.present[*chunk]).unwrap_or(most);
         self.streaming = true;
         Some(start..end)
+    }
+
+    /// The first chunk of the next background job, and the end of what may follow it.
+    fn next_to_stream(&mut self) -> Option<(usize, usize)> {
+        while let Some(chunks) = self.first.last() {
+            match chunks.clone().find(|chunk| !self.present[*chunk]) {
+                Some(start) => return Some((start, chunks.end)),
+                None => self.first.pop(),
+            };
+        }
+        Some((self.present.iter().position(|present| !present)?, self.present.len()))
+    }
+
+    /// Whether all chunks are here that come before the others.
+    pub(crate) fn has_first(&self) -> bool {
+        self.first.iter().all(|chunks| self.has_all(chunks.clone()))
     }
 
     /// A chunk is here.
@@ -128,7 +150,25 @@ mod tests {
     use super::*;
 
     fn plan(present: &str) -> Plan {
-        Plan::new(&present.chars().map(|chunk| chunk == 'x').collect::<Vec<_>>())
+        plan_with(present, &[])
+    }
+
+    fn plan_with(present: &str, first: &[Range<usize>]) -> Plan {
+        Plan::new(&present.chars().map(|chunk| chunk == 'x').collect::<Vec<_>>(), first)
+    }
+
+    #[test]
+    fn the_chunks_of_a_profile_come_first_in_its_order() {
+        let (mut plan, now) = (plan_with("....x.....", &[7..9, 3..6, 8..30, 99..120]), Instant::now());
+        let mut jobs = Vec::new();
+        while let Some(job) = plan.stream(now) {
+            assert_eq!(plan.has_first(), jobs.len() >= 4, "{jobs:?}");
+            job.clone().for_each(|chunk| plan.arrived(chunk));
+            plan.ended(Reason::Stream, job.clone(), None);
+            jobs.push(job);
+        }
+        assert_eq!(jobs, [7..9, 3..4, 5..6, 9..10, 0..3, 6..7]);
+        assert!(plan.is_complete() && plan.has_first());
     }
 
     #[test]

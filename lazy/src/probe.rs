@@ -26,7 +26,7 @@ use rustix::{
 use crate::{
     error::{LazyError, at},
     event,
-    slots::Slots,
+    slots::{Slots, Wait},
     sys::{self, Verdict},
 };
 
@@ -58,7 +58,7 @@ pub fn probe(directory: &Path) -> Result<(), LazyError> {
 fn try_out(path: &Path, events: &Path) -> Result<(), LazyError> {
     let lacks = |what: &'static str| move |error| LazyError::Unsupported { problem: format!("{what}: {error}") };
     let group = sys::new_group().map_err(lacks("the kernel does not announce reads"))?;
-    let mut slots = Slots::open(events)?;
+    let mut slots = Slots::open(events, Wait::No)?;
     slots.clear();
     let image = SampleImage::with_file().map_err(at("making", path))?;
     std::fs::write(path, image).map_err(at("writing", path))?;

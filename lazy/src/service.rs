@@ -8,9 +8,9 @@ use std::{
         unix::fs::{FileExt, MetadataExt},
     },
     path::Path,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -18,11 +18,33 @@ use crate::{
     listener,
     observer::Observer,
     partial::PartialLayer,
-    slots::{FileId, Slots},
+    slots::{FileId, Slots, Wait},
     source::Sources,
     state::{Served, Settings, Shared},
     sys, worker,
 };
+
+/// The right to serve the layers of a directory. One process has it at a time; the kernel frees it with the process.
+#[derive(Debug)]
+pub struct ServiceLock(Slots);
+
+impl ServiceLock {
+    /// Takes the lock. `events` is a file that only this crate uses; it outlives the process.
+    ///
+    /// # Errors
+    /// Another process serves ([`LazyError::Served`]), or the file system fails.
+    pub fn acquire(events: &Path) -> Result<Self, LazyError> {
+        Slots::open(events, Wait::No).map(Self)
+    }
+
+    /// As [`Self::acquire`], but blocks as long as another process serves.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn wait(events: &Path) -> Result<Self, LazyError> {
+        Slots::open(events, Wait::Forever).map(Self)
+    }
+}
 
 /// Serves incomplete layers.
 pub struct Lazy {
@@ -37,17 +59,17 @@ impl std::fmt::Debug for Lazy {
 }
 
 impl Lazy {
-    /// Begins without a predecessor. `events` is a file that is used by one process at a time and outlives it.
+    /// Begins without a predecessor.
     ///
     /// # Errors
-    /// The kernel has no such events, another process serves, or the file system fails.
-    pub fn start(events: &Path, settings: Settings, observer: Arc<dyn Observer>) -> Result<Self, LazyError> {
-        let mut slots = Slots::open(events)?;
+    /// The kernel has no such events, or the system lacks resources.
+    pub fn start(lock: ServiceLock, settings: Settings, observer: Arc<dyn Observer>) -> Result<Self, LazyError> {
+        let ServiceLock(mut slots) = lock;
         let group = sys::new_group().map_err(|error| LazyError::Unsupported {
             problem: format!("the kernel does not announce reads: {error}"),
         })?;
         slots.clear();
-        Self::run(Shared::new(group, slots, settings, observer).map_err(at("preparing to serve with", events))?)
+        Self::run(shared(group, slots, settings, observer)?)
     }
 
     /// Goes on in the place of a process that has ended. `group` is its descriptor, which another process held.
@@ -56,20 +78,20 @@ impl Lazy {
     /// # Errors
     /// As [`Lazy::start`] and [`Lazy::serve`]. Readers wait until a later call succeeds.
     pub fn take_over(
-        events: &Path,
+        lock: ServiceLock,
         group: OwnedFd,
         layers: Vec<(PartialLayer, Sources)>,
         settings: Settings,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, LazyError> {
-        let mut slots = Slots::open(events)?;
+        let ServiceLock(mut slots) = lock;
         let left = slots.left();
         let deadline = Instant::now() + settings.read_timeout;
-        let shared = Shared::new(group, slots, settings, observer).map_err(at("preparing to serve with", events))?;
+        let shared = shared(group, slots, settings, observer)?;
         let mut images = Vec::new();
         for (layer, sources) in layers {
             let (path, image) = open(&layer)?;
-            shared.lock().files.insert(id(&image, &path)?, Served::new(layer, sources));
+            shared.lock().files.insert(id(&image, &path)?, Served::new(layer, sources, &shared.settings));
             images.push((path, image));
         }
         shared.lock().inherit(left, deadline);
@@ -92,13 +114,34 @@ impl Lazy {
             if state.files.contains_key(&file) {
                 return Err(LazyError::Served { path });
             }
-            state.files.insert(file, Served::new(layer, sources));
+            state.files.insert(file, Served::new(layer, sources, &self.shared.settings));
         }
         let announced = self.announce(&image, &path);
         if announced.is_err() {
             self.shared.lock().files.remove(&file);
         }
         announced
+    }
+
+    /// Waits until the chunks of a layer are here that come before the others, or until the time is over. Returns
+    /// whether they are here. A layer that is not served is complete.
+    pub fn await_first(&self, image: &Path, limit: Duration) -> bool {
+        let Ok(file) = File::open(image).map_err(at("opening", image)).and_then(|file| id(&file, image)) else {
+            return true;
+        };
+        let deadline = Instant::now() + limit;
+        let mut state = self.shared.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match state.files.get(&file) {
+                Some(served) if !served.plan.has_first() && !state.stopping => {}
+                _ => return true,
+            }
+            if left.is_zero() {
+                return false;
+            }
+            state = self.shared.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// The descriptor that keeps readers of incomplete layers waiting. A process that outlives this one must hold a
@@ -163,6 +206,10 @@ impl Drop for Lazy {
             std::mem::forget(self.shared.group.try_clone());
         }
     }
+}
+
+fn shared(group: OwnedFd, slots: Slots, settings: Settings, observer: Arc<dyn Observer>) -> Result<Shared, LazyError> {
+    Shared::new(group, slots, settings, observer).map_err(at("making", Path::new("an eventfd")))
 }
 
 fn open(layer: &PartialLayer) -> Result<(std::path::PathBuf, File), LazyError> {

@@ -14,7 +14,8 @@ use std::{
     path::Path,
 };
 
-use host::lock::{self, Locked, Wait};
+pub(crate) use host::lock::Wait;
+use host::lock::{self, Locked};
 
 use crate::{
     error::{LazyError, at},
@@ -48,9 +49,9 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Opens or makes the file. One process at a time has it.
-    pub(crate) fn open(path: &Path) -> Result<Self, LazyError> {
+    pub(crate) fn open(path: &Path, wait: Wait) -> Result<Self, LazyError> {
         let options = || File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let file = match lock::lock(path, Wait::No, true, options).map_err(at("locking", path))? {
+        let file = match lock::lock(path, wait, true, options).map_err(at("locking", path))? {
             Locked::Held(file) => file,
             Locked::Busy | Locked::Missing => return Err(LazyError::Served { path: path.to_owned() }),
         };

@@ -15,8 +15,10 @@ use rustix::fs::fstat;
 
 use crate::{
     observer::{LazyEvent, Observer},
+    pace::Pace,
     partial::PartialLayer,
     plan::{Plan, Reason},
+    reads::Reads,
     slots::{FileId, Left, Slots},
     source::Sources,
     sys::{self, Verdict},
@@ -32,13 +34,18 @@ pub struct Settings {
     pub streams: usize,
     /// Reads whose data is fetched at the same time.
     pub demands: usize,
+    /// Bytes per second of all layers that stream in the background. Reads are not slowed down.
+    pub bandwidth: Option<u64>,
+    /// Notes which chunks are read first. A layer is then announced for at least this time, also when it is complete.
+    pub profile: Option<Duration>,
     /// Limits against hostile images.
     pub limits: Limits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { read_timeout: Duration::from_secs(60), streams: 3, demands: 6, limits: Limits::default() }
+        let read_timeout = Duration::from_secs(60);
+        Self { read_timeout, streams: 3, demands: 6, bandwidth: None, profile: None, limits: Limits::default() }
     }
 }
 
@@ -64,7 +71,8 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = rustix::event::eventfd(0, flags)?;
         let files = BTreeMap::new();
-        let state = State { slots, waiting: Vec::new(), files, demands: 0, streams: 0, stopping: false };
+        let pace = Pace::new(settings.bandwidth);
+        let state = State { slots, waiting: Vec::new(), files, demands: 0, streams: 0, pace, stopping: false };
         Ok(Self { group, wake, settings, observer, work: Condvar::new(), state: Mutex::new(state) })
     }
 
@@ -107,12 +115,22 @@ pub(crate) struct Served {
     pub(crate) phase: Phase,
     /// Why the last job failed.
     pub(crate) problem: Option<String>,
+    since: Instant,
+    /// The chunks in the order of their first reads, if they are noted.
+    reads: Option<Reads>,
 }
 
 impl Served {
-    pub(crate) fn new(layer: PartialLayer, sources: Sources) -> Self {
-        let plan = Plan::new(layer.present());
-        Self { layer: Arc::new(layer), sources, plan, image: None, phase: Phase::Fetching, problem: None }
+    pub(crate) fn new(layer: PartialLayer, sources: Sources, settings: &Settings) -> Self {
+        let plan = Plan::new(layer.present(), layer.first());
+        let reads = settings.profile.map(|_| Reads::default());
+        let (phase, since) = (Phase::Fetching, Instant::now());
+        Self { layer: Arc::new(layer), sources, plan, image: None, phase, problem: None, since, reads }
+    }
+
+    /// What was read first; `None` if it was not noted.
+    pub(crate) fn reads(&self) -> Option<Vec<Range<usize>>> {
+        self.reads.as_ref().map(Reads::ranges)
     }
 
     fn has(&self, range: &Range<u64>) -> bool {
@@ -147,6 +165,7 @@ pub(crate) struct State {
     pub(crate) demands: usize,
     /// Background jobs that run.
     pub(crate) streams: usize,
+    pub(crate) pace: Pace,
     pub(crate) stopping: bool,
 }
 
@@ -176,6 +195,9 @@ impl State {
             if served.image.is_none() {
                 served.image = descriptor.try_clone().ok().map(|descriptor| Arc::new(descriptor.into()));
                 is_first = served.image.is_some();
+            }
+            if let Some(reads) = &mut served.reads {
+                reads.note(served.layer.chunks_of(&event.range));
             }
             if served.has(&event.range) {
                 verdict = Some(Verdict::Allow);
@@ -282,8 +304,17 @@ impl State {
         self.files.remove(&file)
     }
 
+    /// Forgets a layer whose file was removed. Its reads fail.
+    pub(crate) fn abandon(&mut self, file: FileId) {
+        for event in self.waiting.iter_mut().filter(|event| event.file == Some(file) && event.is_open()) {
+            event.verdict = Some(Verdict::Deny);
+        }
+        self.files.remove(&file);
+    }
+
     /// The next job of a worker, or the time at which there may be one.
-    pub(crate) fn next_job(&mut self, now: Instant, streams: usize) -> Result<Job, Option<Instant>> {
+    pub(crate) fn next_job(&mut self, now: Instant, settings: &Settings) -> Result<Job, Option<Instant>> {
+        let mut later = Vec::new();
         for event in self.waiting.iter().filter(|event| event.is_open()) {
             for (file, served) in self.files.iter_mut().filter(|(file, _)| event.concerns(**file)) {
                 let Some(image) = &served.image else { continue };
@@ -296,17 +327,23 @@ impl State {
         for (file, served) in &mut self.files {
             let Some(image) = served.image.clone() else { continue };
             if served.phase == Phase::Fetching && served.plan.is_complete() {
+                let noted = settings.profile.map(|time| served.since + time).filter(|until| *until > now);
+                if let Some(until) = noted {
+                    later.push(until);
+                    continue;
+                }
                 served.phase = Phase::Checking;
                 return Ok(Job::Check { file: *file, layer: Arc::clone(&served.layer), image });
             }
-            if self.streams >= streams {
+            if self.streams >= settings.streams {
                 continue;
             }
             let Some(chunks) = served.plan.stream(now) else { continue };
             self.streams += 1;
             return Ok(Job::Fetch(fetch(*file, served, &image, Reason::Stream, chunks)));
         }
-        Err(self.files.values().flat_map(|served| served.plan.retries()).filter(|instant| *instant > now).min())
+        let retries = self.files.values().flat_map(|served| served.plan.retries());
+        Err(retries.chain(later).filter(|instant| *instant > now).min())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The threads that fetch chunks and check whole layers.
 
 use std::{
+    fs::File,
     io,
     ops::ControlFlow,
     os::fd::AsFd,
@@ -35,6 +36,7 @@ enum Failure {
 pub(crate) fn run(shared: &Arc<Shared>) {
     while let Some(job) = next(shared) {
         match job {
+            Job::Fetch(fetch) if is_removed(&fetch.image) => give_up(shared, &fetch),
             Job::Fetch(fetch) => work(shared, &fetch),
             Job::Check { file, layer, image } => {
                 let digest = layer.description().digest.clone();
@@ -49,11 +51,33 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 if let Some(served) = shared.lock().files.get_mut(&file) {
                     served.phase = phase;
                 }
-                shared.report(problem.map(|problem| LazyEvent::Refused { digest, problem }));
+                let image = layer.image();
+                shared.report(problem.map(|problem| LazyEvent::Refused { digest, image, problem }));
                 shared.wake_listener();
             }
         }
     }
+}
+
+/// Whether no directory has the file any more. The store removes only layers that no task uses.
+fn is_removed(image: &File) -> bool {
+    rustix::fs::fstat(image).is_ok_and(|stat| stat.st_nlink == 0)
+}
+
+/// Stops serving a layer whose file was removed.
+fn give_up(shared: &Shared, fetch: &Fetch) {
+    let digest = fetch.layer.description().digest.clone();
+    let mut state = shared.lock();
+    match fetch.reason {
+        Reason::Demand => state.demands -= 1,
+        Reason::Stream => state.streams -= 1,
+    }
+    state.abandon(fetch.file);
+    state.settle(shared);
+    drop(state);
+    shared.report([LazyEvent::Removed { digest, image: fetch.layer.image() }]);
+    shared.work.notify_all();
+    shared.wake_listener();
 }
 
 /// Waits for a job. `None`: the service stops.
@@ -64,7 +88,7 @@ fn next(shared: &Shared) -> Option<Job> {
             return None;
         }
         let now = Instant::now();
-        state = match state.next_job(now, shared.settings.streams) {
+        state = match state.next_job(now, &shared.settings) {
             Ok(job) => return Some(job),
             Err(None) => shared.work.wait(state).unwrap_or_else(PoisonError::into_inner),
             Err(Some(then)) => {
@@ -191,10 +215,11 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
             return Err(Failure::Lied);
         }
         let mut state = shared.lock();
-        let mut complete = false;
+        let mut wakes = false;
         if let Some(served) = state.files.get_mut(&fetch.file) {
+            let had_first = served.plan.has_first();
             served.plan.arrived(chunk);
-            complete = served.plan.is_complete();
+            wakes = served.plan.is_complete() || served.plan.has_first() != had_first;
         }
         state.judge();
         let freed = state.settle(shared);
@@ -202,18 +227,27 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
         if freed {
             shared.wake_listener();
         }
-        if complete {
+        if wakes {
             shared.work.notify_all();
         }
     }
-    make_way(shared, fetch.reason)
+    make_way(shared, fetch.reason, bytes.len() as u64)
 }
 
-/// A background job waits while data is fetched for reads. Its source waits too, because its bytes are not taken.
-fn make_way(shared: &Shared, reason: Reason) -> Result<(), Failure> {
+/// A background job waits while data is fetched for reads, and as long as it is faster than its bandwidth. Its source
+/// waits too, because its bytes are not taken.
+fn make_way(shared: &Shared, reason: Reason, bytes: u64) -> Result<(), Failure> {
     let mut state = shared.lock();
-    while reason == Reason::Stream && state.demands > 0 && !state.stopping {
-        state = shared.work.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+    if reason == Reason::Stream {
+        let due = state.pace.spend(Instant::now(), bytes);
+        loop {
+            let left = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
+            if state.stopping || (state.demands == 0 && left.is_zero()) {
+                break;
+            }
+            let limit = if state.demands > 0 { LOOK } else { left };
+            state = shared.work.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
     if state.stopping { Err(Failure::Stopping) } else { Ok(()) }
 }

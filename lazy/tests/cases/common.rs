@@ -22,7 +22,7 @@ use layer::{
     digest::Algorithm,
     stream::{BlobReader, Piece},
 };
-use lazy::{Description, Lazy, LazyEvent, Observer, PartialLayer, Settings, Source, SourceError, Sources};
+use lazy::{Description, Lazy, LazyEvent, Observer, PartialLayer, ServiceLock, Settings, Source, SourceError, Sources};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
 /// Bytes that look random and are the same each time.
@@ -65,6 +65,7 @@ impl Native {
             size: parts.total(),
             metadata: parts.metadata,
             hash_root: Digest::from_hex(&hex(&converted.hash_root)).unwrap(),
+            first: Vec::new(),
         };
         Self { image, description, files, data: parts.metadata..parts.file_system() }
     }
@@ -250,13 +251,18 @@ impl Bench {
     }
 
     pub fn start(&self, settings: Settings) -> Lazy {
-        Lazy::start(&self.events(), settings, Arc::clone(&self.recorder) as Arc<dyn Observer>).unwrap()
+        Lazy::start(
+            ServiceLock::acquire(&self.events()).unwrap(),
+            settings,
+            Arc::clone(&self.recorder) as Arc<dyn Observer>,
+        )
+        .unwrap()
     }
 
     /// Creates the layer and serves it.
     pub fn serve(&self, lazy: &Lazy, native: &Native, sources: &Sources) -> Mounted {
         let limits = Limits::default();
-        let layer = PartialLayer::create(&self.layer(), native.description.clone(), sources, &limits).unwrap();
+        let (layer, _) = PartialLayer::create(&self.layer(), native.description.clone(), sources, &limits).unwrap();
         lazy.serve(layer, Arc::clone(sources)).unwrap();
         Mounted::of(&self.layer().join("fs.erofs"))
     }

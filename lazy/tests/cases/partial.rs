@@ -9,7 +9,8 @@ use crate::common::{Bench, Memory, Mounted, single, sources};
 
 fn create(description: Description, source: &std::sync::Arc<Memory>) -> Result<PartialLayer, LazyError> {
     let directory = tempfile::tempdir().unwrap();
-    PartialLayer::create(directory.path(), description, &sources([source]), &Limits::default())
+    let created = PartialLayer::create(directory.path(), description, &sources([source]), &Limits::default());
+    created.map(|(layer, _)| layer)
 }
 
 #[test]

@@ -46,7 +46,8 @@ fn sixteen_readers_in_random_order_see_only_right_bytes_while_the_layer_streams(
     });
     bench.recorder.wait_complete();
     let all = bench.recorder.all();
-    assert_eq!(all, [LazyEvent::Complete { digest: native.description.digest.clone() }]);
+    let (digest, image) = (native.description.digest.clone(), bench.layer().join("fs.erofs"));
+    assert_eq!(all, [LazyEvent::Complete { digest, image, reads: None }]);
     // Reads are not announced any more.
     drop(lazy);
     assert!(bench.bytes() == native.image, "the file is the layer");
@@ -110,8 +111,7 @@ fn a_layer_that_is_complete_when_it_is_served_is_finished_at_once() {
 fn one_process_serves_a_directory() {
     let Some(bench) = Bench::new() else { return };
     let first = bench.start(Settings::default());
-    let observer = Arc::clone(&bench.recorder) as Arc<dyn lazy::Observer>;
-    let error = lazy::Lazy::start(&bench.events(), Settings::default(), observer).unwrap_err();
+    let error = lazy::ServiceLock::acquire(&bench.events()).unwrap_err();
     assert!(error.to_string().contains("another process serves"), "{error}");
     drop(first);
 }

@@ -90,7 +90,7 @@ fn reads_wait_for_a_source_that_is_gone_then_fail_and_succeed_when_it_is_back() 
     let lazy = bench.start(hasty());
     let limits = layer::Limits::default();
     let all = sources([&source]);
-    let layer = lazy::PartialLayer::create(&bench.layer(), native.description.clone(), &all, &limits).unwrap();
+    let (layer, _) = lazy::PartialLayer::create(&bench.layer(), native.description.clone(), &all, &limits).unwrap();
     source.faults.gone.store(true, Ordering::SeqCst);
     lazy.serve(layer, all).unwrap();
     let mounted = crate::common::Mounted::of(&bench.layer().join("fs.erofs"));
@@ -117,7 +117,7 @@ fn more_readers_than_slots_wait_and_all_go_on() {
     let lazy = bench.start(Settings::default());
     let all = sources([&source]);
     let limits = layer::Limits::default();
-    let layer = lazy::PartialLayer::create(&bench.layer(), native.description.clone(), &all, &limits).unwrap();
+    let (layer, _) = lazy::PartialLayer::create(&bench.layer(), native.description.clone(), &all, &limits).unwrap();
     *source.faults.hangs.lock().unwrap() = true;
     lazy.serve(layer, all).unwrap();
     let mounted = Arc::new(crate::common::Mounted::of(&bench.layer().join("fs.erofs")));
@@ -144,7 +144,7 @@ fn a_layer_with_another_digest_than_the_manifest_promised_is_never_complete() {
     let mut description = native.description.clone();
     description.digest = layer::Digest::sha256(b"another layer");
     let all = sources([&source]);
-    let layer = lazy::PartialLayer::create(&bench.layer(), description, &all, &layer::Limits::default()).unwrap();
+    let (layer, _) = lazy::PartialLayer::create(&bench.layer(), description, &all, &layer::Limits::default()).unwrap();
     lazy.serve(layer, all).unwrap();
     let refused = bench.recorder.wait_for("refusal", |event| matches!(event, LazyEvent::Refused { .. }));
     let LazyEvent::Refused { problem, .. } = refused else { unreachable!() };

@@ -20,7 +20,7 @@ use std::{
 };
 
 use layer::Limits;
-use lazy::{Description, Lazy, LazyEvent, Observer, PartialLayer, Settings, Source, SourceError, Sources};
+use lazy::{Description, Lazy, LazyEvent, Observer, PartialLayer, ServiceLock, Settings, Source, SourceError, Sources};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::common::{Bench, Mounted, Native, mixed, noise, single};
@@ -155,20 +155,21 @@ fn play() {
     };
     let directory = scene.join("layer");
     let events = scene.join("events");
+    let lock = ServiceLock::acquire(&events).unwrap();
     let before = PartialLayer::open(&directory, &Limits::default()).unwrap();
     let served = match std::env::var(HOLDER) {
         Ok(holder) => {
             let (process, number) = holder.split_once(' ').unwrap();
             let group = descriptor_of(process.parse().unwrap(), number.parse().unwrap());
             let layers = vec![(before.unwrap(), source(pause, true))];
-            Lazy::take_over(&events, group, layers, Settings::default(), Arc::new(Teller)).unwrap()
+            Lazy::take_over(lock, group, layers, Settings::default(), Arc::new(Teller)).unwrap()
         }
         Err(_) => {
             let description: Description =
                 serde_json::from_slice(&fs::read(scene.join("description")).unwrap()).unwrap();
             let front = source(Some(Duration::ZERO), false);
-            let layer = PartialLayer::create(&directory, description, &front, &Limits::default()).unwrap();
-            let lazy = Lazy::start(&events, Settings::default(), Arc::new(Teller)).unwrap();
+            let (layer, _) = PartialLayer::create(&directory, description, &front, &Limits::default()).unwrap();
+            let lazy = Lazy::start(lock, Settings::default(), Arc::new(Teller)).unwrap();
             lazy.serve(layer, source(pause, true)).unwrap();
             lazy
         }

@@ -28,9 +28,11 @@ use super::{
 use crate::{
     apply::{MAX_DEPTH, MAX_PATH},
     buffers,
+    digest::Digest,
     error::{Problem, UnpackError},
     limits::Limits,
     path,
+    unpack::Unpacked,
 };
 
 /// What a native image says about its layer.
@@ -44,6 +46,24 @@ pub struct CheckedImage {
     pub implied_directories: Vec<Vec<u8>>,
     /// The layer hides everything below it.
     pub opaque_root: bool,
+}
+
+impl CheckedImage {
+    /// The image as a layer. Its digest is its diff id.
+    pub fn into_layer(self, digest: Digest) -> Unpacked {
+        let bytes = self.parts.total();
+        Unpacked {
+            diff_id: digest.clone(),
+            blob: digest,
+            blob_bytes: bytes,
+            bytes,
+            entries: self.files,
+            implied_directories: self.implied_directories,
+            opaque_root: self.opaque_root,
+            copy_only: false,
+            is_image: true,
+        }
+    }
 }
 
 /// Checks a whole image, whose metadata has the given number of bytes and whose hash tree has the given root.

@@ -10,11 +10,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use super::{
-    check::{CheckedImage, check_file},
-    image::NativeImage,
-    rules,
-};
+use super::{check::check_file, image::NativeImage, rules};
 use crate::{
     apply::Trial,
     error::{UnpackError, show},
@@ -51,18 +47,8 @@ pub fn receive(
     let (digest, blob_bytes) = blob.finish()?;
     let (image, checked) = check_file(&file, metadata, root, limits)?;
     try_attributes(&image, directory)?;
-    let CheckedImage { files, implied_directories, opaque_root, .. } = checked;
-    Ok(Unpacked {
-        diff_id: digest.clone(),
-        blob: digest,
-        blob_bytes,
-        bytes: blob_bytes,
-        entries: files,
-        implied_directories,
-        opaque_root,
-        copy_only: false,
-        is_image: true,
-    })
+    debug_assert_eq!(checked.parts.total(), blob_bytes, "the length was checked");
+    Ok(checked.into_layer(digest))
 }
 
 /// Sets the extended attributes of each file on a file that no layer contains.
