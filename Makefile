@@ -71,8 +71,11 @@ volume-kills: ## Kill the host volume plugin at many moments; the next call must
 	OCI_RS_VOLUME_KILLS=$(or $(COUNT),100) cargo test -p oci-rs-tests --test wire -- is_mended_by_the_next_call
 
 .PHONY: lazy-kills
-lazy-kills: ## Kill the process that serves incomplete layers at random times, beside readers (root). COUNT=1000
+lazy-kills: ## Kill servers of incomplete layers, then plugins and monitors, at random times beside readers (root). COUNT=1000
 	OCI_RS_LAZY_KILLS=$(or $(COUNT),1000) cargo test -p oci-rs-lazy --test cases -- kills_at_any_time
+	cargo build -p oci-rs
+	OCI_RS_LAZY_START_KILLS=$(or $(COUNT),1000) cargo test -p oci-rs-tests --test wire -- \
+		kills_of_plugins_and_monitors
 
 exhaustion: ## Tasks that use up what the node has, beside another task (root). COMMANDS=3000 hang at the same time
 	cargo build -p oci-rs

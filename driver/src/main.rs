@@ -20,6 +20,7 @@ mod generated;
 mod groups;
 mod hclog;
 mod health;
+mod incomplete_layers;
 mod layers;
 mod log_directory;
 mod logs;

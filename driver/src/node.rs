@@ -350,6 +350,14 @@ impl Node {
         blocking(move || node.runtime.stats_reader(&container).map_err(TaskError::internal)).await
     }
 
+    /// Ends the guard of a container if all layers that it uses are complete. Blocks.
+    pub fn end_guard(&self, container: &ContainerId) -> Result<(), TaskError> {
+        if self.store.uses_incomplete_layers(container.as_str()).map_err(TaskError::internal)? {
+            return Ok(());
+        }
+        self.runtime.end_guard(container).map_err(TaskError::internal)
+    }
+
     /// Kills every process of a container.
     pub async fn kill_all(self: &Arc<Self>, container: ContainerId) -> Result<(), TaskError> {
         let node = self.clone();

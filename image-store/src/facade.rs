@@ -3,19 +3,22 @@
 use std::{
     fmt,
     future::{self, Future},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use layer::Digest;
+
 use crate::{
-    credentials::CredentialSources,
+    credentials::{CredentialSources, Credentials},
     error::{PullError, StoreError},
     lease::LeaseOwner,
     limits::Limits,
     progress::Progress,
     publish::{self, PushRequest, Pushed},
-    pull::{self, Image, LoadRequest, PullRequest, Puller, PullerConfig, RegistryAnswer},
+    pull::{self, Image, LayerEvent, LoadRequest, PartialConfig, PullRequest, Puller, PullerConfig, RegistryAnswer},
     reference::Reference,
     registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig},
     store::{
@@ -44,6 +47,8 @@ pub struct StoreConfig {
     pub retention: Option<Retention>,
     /// The form of new layers on disk.
     pub layers: LayerFormat,
+    /// How native layers are served before they are complete. `None`: they are always pulled whole.
+    pub partial: Option<PartialConfig>,
 }
 
 impl Default for StoreConfig {
@@ -57,6 +62,7 @@ impl Default for StoreConfig {
             verify_access: true,
             retention: None,
             layers: LayerFormat::default(),
+            partial: None,
         }
     }
 }
@@ -109,9 +115,10 @@ impl Store {
     /// Opens or makes a store. Removes nothing: several processes open the same store.
     pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
         let StoreConfig { root, layers, limits, registries, internal_redirects, .. } = config;
-        let StoreConfig { credentials, verify_access, retention, .. } = config;
+        let StoreConfig { credentials, verify_access, retention, partial, .. } = config;
         let local = Arc::new(LocalStore::open(&root, layers)?);
-        let config = PullerConfig { limits, registries, internal_redirects, credentials, verify_access, retention };
+        let config =
+            PullerConfig { limits, registries, internal_redirects, credentials, verify_access, retention, partial };
         let puller = Arc::new(Puller::new(Arc::clone(&local), config)?);
         Ok(Store { local, puller })
     }
@@ -180,6 +187,48 @@ impl Store {
     /// the first call has an effect.
     pub fn on_removal(&self, callback: impl Fn() + Send + Sync + 'static) {
         self.local.on_removal(callback);
+    }
+
+    /// Serves the incomplete layers that a process before this one served, as soon as that process has ended.
+    /// `find_group` returns the descriptor that another process holds ([`Image::group`]), by the device and inode of
+    /// the files whose reads it announces. Returns at once. Needs an async runtime.
+    pub fn resume_layers(
+        &self,
+        find_group: impl FnOnce(&[(u64, u64)]) -> Option<OwnedFd> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.puller.resume_partial(find_group)
+    }
+
+    /// Sets the function that is called with each event of a layer that is used before it is complete. It must not
+    /// block. Only the first call has an effect.
+    pub fn on_layer_event(&self, listener: impl Fn(LayerEvent) + Send + Sync + 'static) {
+        self.puller.partial.listen(listener);
+    }
+
+    /// Whether a container uses a layer that is not complete.
+    pub fn uses_incomplete_layers(&self, container: &str) -> Result<bool, StoreError> {
+        self.local.uses_incomplete_layers(container)
+    }
+
+    /// The chunks of a native layer that containers of this node read first, as in `0-3,17`; `None` if they were not
+    /// noted.
+    pub fn first_reads(&self, layer: &Digest) -> Result<Option<String>, StoreError> {
+        self.local.first_reads(layer)
+    }
+
+    /// Whether a predecessor's layers are served, or will be.
+    pub fn resumes_layers(&self) -> bool {
+        self.puller.partial.resumes()
+    }
+
+    /// Uses these credentials for the incomplete layers of an image. A predecessor had them from its task.
+    pub fn renew_credentials(&self, image: &Reference, credentials: &Credentials) {
+        self.puller.renew_credentials(image, credentials);
+    }
+
+    /// Ends the service of incomplete layers. Their readers wait for the next process that serves.
+    pub fn stop_serving_layers(&self) {
+        self.puller.partial.stop();
     }
 
     /// Removes the images that the policy no longer keeps, and layers without an image.

@@ -36,8 +36,10 @@ pub use manifest::ImageConfig;
 pub use native::NativeLayer;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent, Wait};
-pub use publish::{Conversion, LayoutImage, NativeManifest, PushRequest, Pushed, convert_layout};
-pub use pull::{Image, LoadRequest, PullRequest, RegistryAnswer};
+pub use publish::{Conversion, LayoutImage, NativeManifest, Profile, PushRequest, Pushed, convert_layout};
+pub use pull::{
+    Image, LayerEvent, LayerEventKind, LayerGroup, LoadRequest, PartialConfig, PullRequest, RegistryAnswer,
+};
 pub use reference::{InvalidReference, Reference};
 pub use registry::{HostTraffic, InternalRedirects, RegistryConfig, check_registry};
 pub use store::{

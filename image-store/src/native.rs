@@ -7,8 +7,9 @@
 //! | `org.oci-rs.native` | the manifest in the index | the version of the format: `1` |
 //! | `org.oci-rs.native.metadata` | a layer | bytes of the metadata, at the beginning of the layer |
 //! | `org.oci-rs.native.verity` | a layer | the root of its hash tree |
+//! | `org.oci-rs.native.first` | a layer | chunks of its data that are read first, as in `0-3,17` |
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use layer::Digest;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ pub(crate) const FORMAT: (&str, &str) = ("org.oci-rs.native", "1");
 /// The annotations of a layer.
 pub(crate) const METADATA: &str = "org.oci-rs.native.metadata";
 pub(crate) const HASH_ROOT: &str = "org.oci-rs.native.verity";
+pub(crate) const FIRST: &str = "org.oci-rs.native.first";
+/// Ranges of chunks in that annotation.
+const MAX_FIRST: usize = 4096;
 
 /// What a manifest says about a layer that is a native image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +35,9 @@ pub struct NativeLayer {
     pub metadata: u64,
     /// The root of the hash tree.
     pub hash_root: Digest,
+    /// Chunks of 128 KiB that a container reads first, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<Range<usize>>,
 }
 
 /// Whether an entry of an index with these annotations is an image in a version of the format that is known here.
@@ -47,7 +54,48 @@ pub(crate) fn of_layer(media_type: &str, annotations: &Annotations) -> Result<Op
     let hash_root = annotations.get(HASH_ROOT).and_then(|root| root.parse::<Digest>().ok());
     let hash_root = hash_root.filter(|root| root.as_str().starts_with("sha256:"));
     match (metadata, hash_root) {
-        (Some(metadata), Some(hash_root)) => Ok(Some(NativeLayer { metadata, hash_root })),
+        (Some(metadata), Some(hash_root)) => {
+            // A list in another form only costs time.
+            let first = annotations.get(FIRST).and_then(|list| parse_chunks(list)).unwrap_or_default();
+            Ok(Some(NativeLayer { metadata, hash_root, first }))
+        }
         _ => Err("an EROFS layer that oci-rs did not make; use the image with archives for layers"),
+    }
+}
+
+/// Chunks as text: `0-3,17`.
+pub(crate) fn format_chunks(chunks: &[Range<usize>]) -> String {
+    let text = |chunks: &Range<usize>| match chunks.end - chunks.start {
+        1 => chunks.start.to_string(),
+        _ => format!("{}-{}", chunks.start, chunks.end - 1),
+    };
+    chunks.iter().filter(|chunks| !chunks.is_empty()).map(text).collect::<Vec<_>>().join(",")
+}
+
+pub(crate) fn parse_chunks(text: &str) -> Option<Vec<Range<usize>>> {
+    let parse = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last).then_some(first..last.checked_add(1)?)
+    };
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',').take(MAX_FIRST).map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_survive_their_text() {
+        for chunks in [vec![], vec![0..4, 17..18, 3..9], vec![5..6, 0..1]] {
+            assert_eq!(parse_chunks(&format_chunks(&chunks)), Some(chunks));
+        }
+        assert_eq!(format_chunks(&[0..4, 17..18, 5..5]), "0-3,17");
+        for wrong in ["x", "1-", "-1", "3-2", "1,,2", "1-18446744073709551615", ","] {
+            assert_eq!(parse_chunks(wrong), None, "{wrong:?}");
+        }
     }
 }

@@ -57,6 +57,13 @@ pub enum PullEvent {
         /// Layers that this pull needs and the store lacks.
         layers: usize,
     },
+    /// Layers are used before they are complete: their data comes while a container runs.
+    Incomplete {
+        /// Their number.
+        layers: usize,
+        /// Their bytes.
+        bytes: u64,
+    },
     /// Bytes arrived; at most a few times a second.
     Advanced {
         /// Compressed bytes received so far.

@@ -28,6 +28,13 @@ pub(crate) struct LayerMounts {
     pub mounts: Vec<Option<HeldFile>>,
 }
 
+/// A descriptor of a process that cannot be opened by a path. It is copied instead (pidfd_getfd(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DescriptorAddress {
+    pub pid: u32,
+    pub descriptor: i32,
+}
+
 /// A text that is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an address of a descriptor")]
@@ -76,6 +83,24 @@ impl FromStr for NamespaceAddress {
     }
 }
 
+impl fmt::Display for DescriptorAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.pid, self.descriptor)
+    }
+}
+
+impl FromStr for DescriptorAddress {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let (pid, descriptor) = text.split_once('=')?;
+            Some(Self { pid: pid.parse().ok()?, descriptor: descriptor.parse().ok()? })
+        };
+        parse().ok_or_else(|| InvalidAddress(text.to_owned()))
+    }
+}
+
 impl fmt::Display for LayerMounts {
     /// Short, because a container may have hundreds of layers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,6 +133,15 @@ mod tests {
         assert_eq!(address.file.path(address.pid), PathBuf::from("/proc/12/fd/3"));
         for wrong in ["", "12", "12 3", "3:4", "x 3:4", "12 x:4", "12 3:x", "12 3:4 ", "/proc/12/fd/3:4"] {
             assert!(wrong.parse::<NamespaceAddress>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_descriptor_survives_its_text() {
+        let address = DescriptorAddress { pid: 12, descriptor: 3 };
+        assert_eq!(address.to_string().parse(), Ok(address));
+        for wrong in ["", "12", "12 3", "12:3", "12=", "=3", "x=3"] {
+            assert!(wrong.parse::<DescriptorAddress>().is_err(), "{wrong:?}");
         }
     }
 

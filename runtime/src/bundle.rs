@@ -173,6 +173,7 @@ fn command(spec: &Spec, report: RawFd) -> Result<ConfinedCommand, StartError> {
         init: false,
         init_profile: None,
         own_labels: OwnLabels::default(),
+        ends_with_monitor: false,
         rlimits: rlimits(spec)?,
         no_new_privileges: process.no_new_privileges().unwrap_or(false),
         filter: filter(spec, bounding)?,

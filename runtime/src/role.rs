@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::address::{LayerMounts, NamespaceAddress};
+use crate::address::{DescriptorAddress, LayerMounts, NamespaceAddress};
 
 const MONITOR: &str = "monitor";
 /// Not `exec`, which is a command of operators.
@@ -46,6 +46,8 @@ pub struct MonitorArgs {
     pub(crate) empty_mounts: NamespaceAddress,
     /// The plugin's mounts of the layers, if a layer is an image.
     pub(crate) layer_mounts: Option<LayerMounts>,
+    /// The plugin's group that announces reads of incomplete layers, if the container has such layers.
+    pub(crate) layer_group: Option<DescriptorAddress>,
 }
 
 /// The arguments of the exec helper.
@@ -100,9 +102,10 @@ impl Role {
     /// The arguments of a command line, without the program. A path that is not UTF-8 is an error.
     pub fn to_args(&self) -> io::Result<Vec<String>> {
         match self {
-            Self::Monitor(MonitorArgs { task, data_dir, empty_mounts, layer_mounts }) => {
+            Self::Monitor(MonitorArgs { task, data_dir, empty_mounts, layer_mounts, layer_group }) => {
                 let mut args = vec![MONITOR.to_owned(), text(task)?, text(data_dir)?, empty_mounts.to_string()];
                 args.extend(layer_mounts.as_ref().map(LayerMounts::to_string));
+                args.extend(layer_group.as_ref().map(DescriptorAddress::to_string));
                 Ok(args)
             }
             Self::Exec(ExecArgs { task }) => Ok(vec![EXEC.to_owned(), text(task)?]),
@@ -136,11 +139,14 @@ impl MonitorArgs {
     fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         let (task, data_dir) = (args.next()?.into(), args.next()?.into());
         let empty_mounts = args.next()?.to_str()?.parse().ok()?;
-        let layer_mounts = match args.next() {
-            Some(text) => Some(text.to_str()?.parse().ok()?),
-            None => None,
-        };
-        Some(Self { task, data_dir, empty_mounts, layer_mounts })
+        let (mut layer_mounts, mut layer_group) = (None, None);
+        for text in args {
+            match text.to_str()?.parse() {
+                Ok(group) => layer_group = Some(group),
+                Err(_) => layer_mounts = Some(text.to_str()?.parse().ok()?),
+            }
+        }
+        Some(Self { task, data_dir, empty_mounts, layer_mounts, layer_group })
     }
 }
 
@@ -192,6 +198,7 @@ mod tests {
             task: "/state/tasks/a b".into(),
             data_dir: "/data".into(),
             empty_mounts: NamespaceAddress { pid: 7, file },
+            layer_group: layer_mounts.as_ref().map(|_| DescriptorAddress { pid: 7, descriptor: 9 }),
             layer_mounts,
         })
     }

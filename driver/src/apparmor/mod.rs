@@ -67,6 +67,11 @@ impl AppArmor {
         opened
     }
 
+    /// Whether the kernel uses AppArmor.
+    pub fn is_used(&self) -> bool {
+        self.used
+    }
+
     /// The profile of tasks that name none.
     pub fn default_profile(&self) -> Option<String> {
         if self.used { self.state.lock().unwrap_or_else(PoisonError::into_inner).profile.clone() } else { None }

@@ -15,6 +15,7 @@ use crate::{
     error::TaskError,
     events::Events,
     hclog::Log,
+    incomplete_layers,
     name::DriverName,
     node::Node,
     plan::Compute,
@@ -107,6 +108,7 @@ impl Plugin {
             let Configured { config, block, compute, .. } = self.configured()?;
             let (log, events, socket) = (self.0.log.clone(), self.0.events.clone(), self.0.socket.clone());
             let ignored = config.ignored.clone();
+            let tasks = self.0.tasks.clone();
             blocking(move || {
                 let node = Arc::new(Node::open(config, compute, events)?);
                 log.set_level(node.config.log.level);
@@ -116,6 +118,7 @@ impl Plugin {
                 {
                     tracing::warn!(path = %file.path.display(), %error, "no log file: the log goes to the agent alone");
                 }
+                incomplete_layers::attend(&node, &tasks);
                 leave_pointer(&node.config, file.map(|file| file.path), &socket, &block);
                 for option in ignored {
                     tracing::warn!("{option} in the plugin block has no effect here");

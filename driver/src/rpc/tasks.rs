@@ -11,6 +11,7 @@ use super::{convert, state::Plugin, task_config};
 use crate::{
     dockerd,
     error::TaskError,
+    incomplete_layers,
     node::Node,
     signal,
     task::{DriverState, Event},
@@ -67,9 +68,12 @@ pub async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Rec
     }
     let state = DriverState::decode(&handle.driver_state)?;
     let task = task_config::nomad_task(config).map_err(|error| TaskError::Invalid(error.to_string()))?;
-    let recovered = plugin.tasks().recover(node, &task, state).await;
+    let recovered = plugin.tasks().recover(node.clone(), &task, state).await;
     match &recovered {
-        Ok(()) => tracing::info!(task = task.id, "task recovered"),
+        Ok(()) => {
+            incomplete_layers::pass_credentials(&node, &task);
+            tracing::info!(task = task.id, "task recovered");
+        }
         // A restarted agent also asks for tasks that it has destroyed, until their allocations are removed.
         Err(TaskError::Unknown(_)) => tracing::debug!(task = task.id, "task not recovered: it has no container"),
         Err(error) => tracing::error!(task = task.id, %error, "task not recovered"),

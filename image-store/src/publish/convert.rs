@@ -1,9 +1,11 @@
 //! An OCI layout → the same layout with native images beside the images that it has.
 //!
 //! The index of the result has all entries of the original, unchanged and first, so that other clients choose what they
-//! chose before. A native image follows for each image of Linux. The same layout gives the same bytes.
+//! chose before. A native image follows for each image of Linux; native images of an earlier conversion are made again.
+//! The same layout gives the same bytes.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{Read, Write},
     path::{Path, PathBuf},
@@ -52,22 +54,40 @@ pub struct NativeManifest {
     pub bytes: u64,
 }
 
+/// What containers read first: chunks as in `0-3,17`, by the digest of a native layer.
+pub type Profile = BTreeMap<String, String>;
+
 /// Converts the image of a layout into the directory `target`, which must not exist. If the future is dropped, the work
 /// ends soon and the directory is removed.
 ///
 /// # Errors
 /// The layout is malformed, a layer is refused, or a file cannot be written.
-pub async fn convert_layout(source: LayoutImage, target: PathBuf, limits: Limits) -> Result<Conversion, PullError> {
+pub async fn convert_layout(
+    source: LayoutImage,
+    target: PathBuf,
+    profile: Profile,
+    limits: Limits,
+) -> Result<Conversion, PullError> {
     let cancel = CancelOnDrop::default();
     let cancelled = cancel.flag();
-    blocking_pull(move || convert(source, &target, &limits, cancelled)).await
+    blocking_pull(move || convert(source, &target, profile, &limits, cancelled)).await
 }
 
-fn convert(source: LayoutImage, target: &Path, limits: &Limits, cancelled: Cancelled) -> Result<Conversion, PullError> {
+fn convert(
+    source: LayoutImage,
+    target: &Path,
+    profile: Profile,
+    limits: &Limits,
+    cancelled: Cancelled,
+) -> Result<Conversion, PullError> {
+    if let Some((layer, _)) = profile.iter().find(|(_, chunks)| native::parse_chunks(chunks).is_none()) {
+        let problem = format!("the profile of layer {layer} is no list of chunks, as in 0-3,17");
+        return Err(PullError::Unsupported { what: source.name, problem });
+    }
     let target = LayoutWriter::create(target)?;
     let LayoutImage { file, name, image } = source;
     let from = OciLayout::new(Source::open(name, file, limits, target.path(), cancelled)?, limits);
-    let converter = Converter { from, target, limits: limits.of_a_layer() };
+    let converter = Converter { from, target, profile, limits: limits.of_a_layer() };
     let top = converter.from.top(image.as_deref())?;
     let (index, images) = converter.convert(&top)?;
     let name = top.annotations.get(NAME).map(String::as_str);
@@ -82,6 +102,7 @@ type Blob = (Digest, u64);
 struct Converter {
     from: OciLayout,
     target: LayoutWriter,
+    profile: Profile,
     limits: layer::Limits,
 }
 
@@ -103,6 +124,8 @@ impl Converter {
                 index["manifests"].as_array_mut().map(std::mem::take).unwrap_or_default()
             }
         };
+        // The native images of an earlier conversion are made again.
+        entries.retain(|entry| entry["annotations"][native::FORMAT.0].is_null());
         let mut images = Vec::new();
         for entry in entries.clone() {
             let descriptor: Descriptor =
@@ -165,12 +188,16 @@ impl Converter {
             let converted = self.convert_layer(layer, diff_id)?;
             diff_ids.push(json!(converted.image.as_str()));
             bytes += converted.parts.total();
+            let mut annotations = json!({
+                native::METADATA: converted.parts.metadata.to_string(),
+                native::HASH_ROOT: format!("sha256:{}", hex::encode(converted.hash_root)),
+            });
+            if let Some(chunks) = self.profile.get(converted.image.as_str()).filter(|chunks| !chunks.is_empty()) {
+                annotations[native::FIRST] = json!(chunks);
+            }
             layers.push(json!({
                 "mediaType": native::MEDIA_TYPE, "digest": converted.image.as_str(), "size": converted.parts.total(),
-                "annotations": {
-                    native::METADATA: converted.parts.metadata.to_string(),
-                    native::HASH_ROOT: format!("sha256:{}", hex::encode(converted.hash_root)),
-                },
+                "annotations": annotations,
             }));
         }
         let mut config: Value = serde_json::from_slice(config).map_err(|error| self.from.malformed(error))?;

@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    download::{fetch_missing, without_duplicates},
+    download::{Fetched, fetch_missing, without_duplicates},
     lease_guard::{LeaseGuard, Restored},
+    partial::LayerGroup,
     puller::Puller,
     request::{Image, PullRequest},
     resolve::{report_refusal, resolve, resolve_original},
@@ -33,7 +34,7 @@ pub(crate) async fn acquire(
     progress.report(PullEvent::Started { reference: reference.clone() });
     let (resolved, source) = resolve(puller, &mut request, started, &progress).await?;
     let pull = Pull { puller, request: &request, owner, progress: &progress, token: &token };
-    let (resolved, (fetched, sources)) = match pull.prepare(&resolved, source).await {
+    let (resolved, Ready { fetched, sources, group }) = match pull.prepare(&resolved, source).await {
         Err(refusal) if refusal.refuses_content() && resolved.record.has_an_original() => {
             let original = match resolve_original(puller, &request, &resolved, &progress).await {
                 Err(error) if error.recoverable() => return Err(error),
@@ -49,10 +50,19 @@ pub(crate) async fn acquire(
         digest: resolved.record.manifest.clone(),
         bytes: fetched.unwrap_or(0),
         elapsed: started.elapsed(),
-        cached: fetched.is_none(),
+        cached: fetched.is_none() && group.is_none(),
     });
     let (MountSources { layers, copy_only }, digest) = (sources, resolved.record.manifest.to_string());
-    Ok(Image { reference, digest, layers, copy_only, config: resolved.run.clone() })
+    Ok(Image { reference, digest, layers, copy_only, group, config: resolved.run.clone() })
+}
+
+/// An image that can be mounted.
+struct Ready {
+    /// The received bytes, if a layer was fetched.
+    fetched: Option<u64>,
+    sources: MountSources,
+    /// The descriptor for the users of layers that are not complete.
+    group: Option<LayerGroup>,
 }
 
 /// What the steps of a pull share.
@@ -65,13 +75,8 @@ struct Pull<'a> {
 }
 
 impl Pull<'_> {
-    /// Leases a resolved image and makes it ready. Returns the received bytes, if a layer was missing, and what to
-    /// mount. After a failure the lease is as before.
-    async fn prepare(
-        &self,
-        resolved: &Arc<Resolved>,
-        source: ResolutionSource,
-    ) -> Result<(Option<u64>, MountSources), PullError> {
+    /// Leases a resolved image and makes it ready. After a failure the lease is as before.
+    async fn prepare(&self, resolved: &Arc<Resolved>, source: ResolutionSource) -> Result<Ready, PullError> {
         let Self { puller, request, owner, progress, token } = self;
         let (resolved, source) = match request.pin {
             true => pinned(resolved, source),
@@ -101,8 +106,7 @@ fn pinned(resolved: &Resolved, source: ResolutionSource) -> (Arc<Resolved>, Reso
     (Arc::new(Resolved { record, ..resolved.clone() }), source)
 }
 
-/// Fetches the missing layers, records the image and completes its lease. Returns the received bytes, if a layer was
-/// missing, and what to mount.
+/// Fetches or serves the missing layers, records the image and completes its lease.
 async fn make_ready(
     puller: &Arc<Puller>,
     request: &PullRequest,
@@ -110,19 +114,21 @@ async fn make_ready(
     (mut lease, restored): (Lease, Restored),
     progress: Arc<dyn Progress>,
     token: &TaskToken,
-) -> Result<(Option<u64>, MountSources), PullError> {
-    let fetched = fetch_missing(puller, request, &resolved.record, progress, token).await?;
+) -> Result<Ready, PullError> {
+    let Fetched { bytes: fetched, partials, group } =
+        fetch_missing(puller, request, &resolved.record, progress, token).await?;
+    let was_complete = fetched.is_none() && partials.is_empty();
     let (local, resolved) = (Arc::clone(&puller.local), Arc::clone(resolved));
     let sources = blocking(move || {
         failpoint::at("pull-before-save");
-        if source != ResolutionSource::Record || fetched.is_some() {
+        if source != ResolutionSource::Record || !was_complete {
             let Resolved { record, manifest, config, .. } = &*resolved;
             let asked = source == ResolutionSource::Registry;
             let source = if asked { RecordSource::Registry } else { RecordSource::Record };
             local.save(record, manifest, config, source)?;
         }
-        restored.complete(&local, &mut lease)
+        restored.complete(&local, &mut lease, &partials)
     })
     .await?;
-    Ok((fetched, sources))
+    Ok(Ready { fetched, sources, group })
 }

@@ -6,6 +6,7 @@ use layer::{Digest, Unpacked, stream::Piece};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
+    partial::{Begun, LayerGroup},
     puller::Puller,
     request::PullRequest,
     unpack::{self, Unpacker},
@@ -15,24 +16,39 @@ use crate::{
     error::PullError,
     progress::{LayerMeter, Meter, Progress, PullEvent},
     registry::{Session, stream_blob},
-    store::{ImageRecord, LayerRecord, Staged},
+    store::{ImageRecord, LayerRecord, Partials, Staged},
     tracker::{TaskToken, TaskTracker},
 };
 
-/// Fetches the missing layers of an image. `None`: no layer was missing; otherwise the number of received bytes.
+/// What the missing layers of an image became.
+#[derive(Default)]
+pub(super) struct Fetched {
+    /// The number of received bytes; `None`: no layer was fetched.
+    pub(super) bytes: Option<u64>,
+    /// The layers that are mounted before they are complete.
+    pub(super) partials: Partials,
+    /// The descriptor that their users must hold.
+    pub(super) group: Option<LayerGroup>,
+}
+
+/// Fetches the missing layers of an image, or begins to serve them.
 pub(super) async fn fetch_missing(
     puller: &Arc<Puller>,
     request: &PullRequest,
     record: &ImageRecord,
     progress: Arc<dyn Progress>,
     token: &TaskToken,
-) -> Result<Option<u64>, PullError> {
+) -> Result<Fetched, PullError> {
+    let mut fetched = Fetched::default();
     let mut missing = missing_layers(puller, record).await?;
-    let bytes_total = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
+    if request.lazy {
+        missing = serve_layers(puller, request, missing, &mut fetched, &progress, token).await?;
+    }
+    let bytes_total = total(&missing);
     let digest = record.manifest.clone();
     progress.report(PullEvent::Resolved { digest, bytes_total, layers: missing.len() });
     if missing.is_empty() {
-        return Ok(None);
+        return Ok(fetched);
     }
     puller.check_space(bytes_total)?;
     let background = request.background;
@@ -57,7 +73,63 @@ pub(super) async fn fetch_missing(
     }
     join_all(tasks, tracker).await?;
     puller.local.sync_soon();
-    Ok(Some(meter.bytes_done()))
+    fetched.bytes = Some(meter.bytes_done());
+    Ok(fetched)
+}
+
+/// Compressed bytes of layers.
+fn total(layers: &[LayerRecord]) -> u64 {
+    // A manifest claims these sizes, so the sum may overflow.
+    layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
+}
+
+/// Begins to serve those layers that may be mounted before they are complete, all at the same time. Returns the others.
+async fn serve_layers(
+    puller: &Arc<Puller>,
+    request: &PullRequest,
+    missing: Vec<LayerRecord>,
+    fetched: &mut Fetched,
+    progress: &Arc<dyn Progress>,
+    token: &TaskToken,
+) -> Result<Vec<LayerRecord>, PullError> {
+    let (wanted, mut whole): (Vec<_>, Vec<_>) = missing.into_iter().partition(|layer| puller.partial.may_serve(layer));
+    if wanted.is_empty() {
+        return Ok(whole);
+    }
+    puller.check_space(total(&wanted))?;
+    let mut tasks = JoinSet::new();
+    let tracker = TaskTracker::within(token);
+    for layer in wanted {
+        let (puller, token) = (Arc::clone(puller), tracker.token());
+        let (image, credentials) = (request.reference.clone(), request.credentials.clone());
+        tasks.spawn(async move {
+            let _lock = puller.local.lock_layer(&layer.diff_id).await?;
+            let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
+            if blocking(move || local.has_layer_for_blob(&wanted)).await? {
+                return Ok((layer, Begun::PullWhole));
+            }
+            let begun = puller.serve_layer((&image, credentials.as_ref()), &layer, &token).await?;
+            if let Begun::Served(partial, _) = &begun {
+                puller.await_first(partial).await?;
+            }
+            Ok::<_, PullError>((layer, begun))
+        });
+    }
+    let (mut layers, mut bytes) = (0, 0u64);
+    for (layer, begun) in join_all(tasks, tracker).await? {
+        match begun {
+            Begun::PullWhole => whole.push(layer),
+            Begun::Served(partial, group) => {
+                (layers, bytes) = (layers + 1, bytes.saturating_add(layer.size));
+                fetched.partials.insert(layer.diff_id, *partial);
+                fetched.group = Some(group);
+            }
+        }
+    }
+    if layers > 0 {
+        progress.report(PullEvent::Incomplete { layers, bytes });
+    }
+    Ok(whole)
 }
 
 /// The layers of an image that are not on disk.

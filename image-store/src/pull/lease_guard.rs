@@ -7,7 +7,7 @@ use crate::{
     blocking::{blocking, interrupted},
     error::{PullError, StoreError},
     lease::LeaseOwner,
-    store::{LayerRecord, Lease, LocalStore, MountSources},
+    store::{LayerRecord, Lease, LocalStore, MountSources, Partials},
     tracker::TaskToken,
 };
 
@@ -23,9 +23,14 @@ pub(super) struct Restored(Arc<Mutex<bool>>);
 
 impl Restored {
     /// Completes the lease, unless it was restored.
-    pub(super) fn complete(&self, local: &LocalStore, lease: &mut Lease) -> Result<MountSources, StoreError> {
+    pub(super) fn complete(
+        &self,
+        local: &LocalStore,
+        lease: &mut Lease,
+        partials: &Partials,
+    ) -> Result<MountSources, StoreError> {
         let restored = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if *restored { Err(interrupted()) } else { local.complete_lease(lease) }
+        if *restored { Err(interrupted()) } else { local.complete_lease(lease, partials) }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
     error::{PullError, StoreError},
     lease::LeaseOwner,
     platform::Platform,
-    store::{self, ImageRecord, LayerRecord, Lease, MountSources},
+    store::{self, ImageRecord, LayerRecord, Lease, MountSources, Partials},
     tracker::{TaskToken, TaskTracker},
 };
 
@@ -49,7 +49,8 @@ pub(crate) async fn load(
         ready => ready,
     };
     let MountSources { layers, copy_only } = guard.end(puller, ready, &unverified(&image.layers)).await?;
-    Ok(Image { reference, digest: image.id.to_string(), layers, copy_only, config: image.run })
+    let digest = image.id.to_string();
+    Ok(Image { reference, digest, layers, copy_only, group: None, config: image.run })
 }
 
 fn open(puller: &Puller, request: LoadRequest, cancelled: Cancelled) -> Result<(Source, ArchiveImage), PullError> {
@@ -96,7 +97,7 @@ async fn make_ready(
             true => local.save_pinned(&record, &config)?,
             false => local.save_loaded(&record)?,
         }
-        restored.complete(&local, &mut lease)
+        restored.complete(&local, &mut lease, &Partials::new())
     })
     .await?;
     puller.local.sync_soon();

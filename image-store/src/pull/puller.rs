@@ -5,7 +5,12 @@ use std::sync::Arc;
 use layer::MemoryCounter;
 use tokio::sync::Semaphore;
 
-use super::{grants::AccessGrants, priority::Priority, resolve_cache::ResolveCache};
+use super::{
+    grants::AccessGrants,
+    partial::{PartialConfig, PartialLayers},
+    priority::Priority,
+    resolve_cache::ResolveCache,
+};
 use crate::{
     credentials::CredentialSources,
     error::StoreError,
@@ -23,6 +28,7 @@ pub(crate) struct PullerConfig {
     pub(crate) credentials: CredentialSources,
     pub(crate) verify_access: bool,
     pub(crate) retention: Option<Retention>,
+    pub(crate) partial: Option<PartialConfig>,
 }
 
 /// Pulls images into the local store.
@@ -45,6 +51,8 @@ pub(crate) struct Puller {
     pub(super) memory: MemoryCounter,
     pub(super) resolved: ResolveCache,
     pub(super) grants: AccessGrants,
+    /// The layers that are mounted before they are complete.
+    pub(crate) partial: PartialLayers,
 }
 
 /// Sets the TLS provider of this process, which every client of a registry needs.
@@ -75,6 +83,7 @@ impl Puller {
             memory: MemoryCounter::default(),
             resolved: ResolveCache::default(),
             grants: AccessGrants::default(),
+            partial: PartialLayers::new(config.partial),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, time::Duration};
 
+use super::partial::LayerGroup;
 use crate::{credentials::Credentials, manifest::ImageConfig, reference::Reference, registry::Caller};
 
 /// A request for an image from its registry.
@@ -22,6 +23,8 @@ pub struct PullRequest {
     /// No task waits for the image: the pull makes way for pulls of this process that a task waits for, and a full disk
     /// makes it fail without the removal of other images.
     pub background: bool,
+    /// The image may be used before it is complete. The caller passes [`Image::group`] on.
+    pub lazy: bool,
     /// Total timeout of the pull.
     pub timeout: Option<Duration>,
     /// Idle timeout: how long a registry may send no byte.
@@ -38,6 +41,7 @@ impl PullRequest {
             force: false,
             pin: false,
             background: false,
+            lazy: false,
             timeout: None,
             idle_timeout: Duration::from_secs(120),
         }
@@ -77,6 +81,9 @@ pub struct Image {
     /// The file system of the store refused the marks of overlayfs, so overlayfs cannot read what the layers hide of
     /// one another. The layers can be copied.
     pub copy_only: bool,
+    /// Some layers are not complete: a process that outlives this one must hold this descriptor as long as a container
+    /// uses the image, and the container must end when no process holds it.
+    pub group: Option<LayerGroup>,
     /// How the image wants to be run.
     pub config: ImageConfig,
 }

@@ -1,6 +1,9 @@
 //! Streaming blobs. A broken connection is resumed at the byte where it broke.
 
-use std::time::Duration;
+use std::{
+    ops::{ControlFlow, Range},
+    time::Duration,
+};
 
 use bytes::{Buf, Bytes};
 use layer::{Digest, buffers::Buffers, stream::Piece};
@@ -59,8 +62,7 @@ impl Session {
         let url = self.url("blobs", digest.as_str())?;
         let mut failures = 0;
         loop {
-            let ask =
-                Ask { method: Method::GET, url: url.clone(), accept: None, from: *offset, body: None, what: &what };
+            let ask = Ask { from: *offset, ..Ask::new(Method::GET, url.clone(), &what) };
             let before = *offset;
             let response = self.send(&ask).await?;
             let failure = match self.copy_body(response, size, offset, &what, sink).await {
@@ -81,6 +83,37 @@ impl Session {
             self.waits_for_retry(failures, &failure.error);
             self.pause(failures, Duration::ZERO).await;
         }
+    }
+
+    /// Delivers a range of a blob of this size in pieces, with one attempt. Ends early if `sink` breaks.
+    pub(crate) async fn read_range(
+        &self,
+        (digest, size): (&Digest, u64),
+        range: Range<u64>,
+        sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), PullError> {
+        let what = format!("blob {}@{}", self.repository, digest);
+        let url = self.url("blobs", digest.as_str())?;
+        let ask = Ask { from: range.start, until: Some(range.end), ..Ask::new(Method::GET, url, &what) };
+        let mut response = self.exchange(&ask).await.map_err(|failure| failure.error)?;
+        if self.position(&response, size, range.start, &what)? > 0 {
+            return Err(PullError::malformed(what, "the host ignores that only a part is asked for"));
+        }
+        let mut left = range.end - range.start;
+        while left > 0 {
+            let chunk = tokio::time::timeout(self.idle_timeout, response.chunk())
+                .await
+                .map_err(|_| self.idle(&what).error)?
+                .map_err(|error| network_failure(self.host.name(), &what, error).error)?;
+            let Some(chunk) = chunk else { break };
+            self.host.traffic().add_bytes(chunk.len() as u64);
+            let wanted = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            left -= wanted as u64;
+            if sink(&chunk[..wanted]).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Copies one body into the sink.

@@ -18,7 +18,15 @@ impl Session {
     /// Whether the host speaks the registry protocol, and accepts the credentials of the session.
     pub(crate) async fn ping(&self) -> Result<(), PullError> {
         let url = self.host.base().join("v2/").map_err(|error| PullError::malformed("v2/".to_owned(), error))?;
-        let ask = Ask { method: Method::GET, url, accept: None, from: 0, body: None, what: "its interface (/v2/)" };
+        let ask = Ask {
+            method: Method::GET,
+            url,
+            accept: None,
+            from: 0,
+            until: None,
+            body: None,
+            what: "its interface (/v2/)",
+        };
         self.send(&ask).await.map(drop)
     }
 
@@ -26,7 +34,15 @@ impl Session {
     pub(crate) async fn head_manifest(&self, name: &str) -> Result<Option<Digest>, PullError> {
         let what = format!("manifest {}:{name}", self.repository);
         let url = self.url("manifests", name)?;
-        let ask = Ask { method: Method::HEAD, url, accept: Some(manifest::ACCEPT), from: 0, body: None, what: &what };
+        let ask = Ask {
+            method: Method::HEAD,
+            url,
+            accept: Some(manifest::ACCEPT),
+            from: 0,
+            until: None,
+            body: None,
+            what: &what,
+        };
         let response = self.send(&ask).await?;
         let digest = response.headers().get("docker-content-digest").and_then(|value| value.to_str().ok());
         Ok(digest.and_then(|text| text.parse().ok()))
@@ -37,7 +53,15 @@ impl Session {
         let what = format!("manifest {}:{name}", self.repository);
         let expected = name.parse::<Digest>().ok();
         let url = self.url("manifests", name)?;
-        let ask = Ask { method: Method::GET, url, accept: Some(manifest::ACCEPT), from: 0, body: None, what: &what };
+        let ask = Ask {
+            method: Method::GET,
+            url,
+            accept: Some(manifest::ACCEPT),
+            from: 0,
+            until: None,
+            body: None,
+            what: &what,
+        };
         let bytes = self.small(&ask).await?;
         match expected {
             Some(expected) => {
@@ -58,8 +82,9 @@ impl Session {
             return Err(body::too_large(&what, self.limits.document_bytes));
         }
         let url = self.url("blobs", descriptor.digest.as_str())?;
-        let bytes =
-            self.small(&Ask { method: Method::GET, url, accept: None, from: 0, body: None, what: &what }).await?;
+        let bytes = self
+            .small(&Ask { method: Method::GET, url, accept: None, from: 0, until: None, body: None, what: &what })
+            .await?;
         if bytes.len() as u64 != descriptor.size {
             return Err(body::wrong_size(&what, descriptor.size, bytes.len() as u64));
         }

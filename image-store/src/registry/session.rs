@@ -57,6 +57,8 @@ pub(super) struct Ask<'a> {
     pub(super) accept: Option<&'static str>,
     /// The offset of the first byte that the host shall send.
     pub(super) from: u64,
+    /// The offset behind the last byte, if not all are wanted.
+    pub(super) until: Option<u64>,
     /// What is sent.
     pub(super) body: Option<Payload>,
     /// What is asked for, for errors.
@@ -66,7 +68,7 @@ pub(super) struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// A request without a body.
     pub(super) fn new(method: Method, url: Url, what: &'a str) -> Self {
-        Self { method, url, accept: None, from: 0, body: None, what }
+        Self { method, url, accept: None, from: 0, until: None, body: None, what }
     }
 }
 
@@ -207,8 +209,9 @@ impl Session {
             if let Some(accept) = ask.accept {
                 request = request.header(header::ACCEPT, accept);
             }
-            if ask.from > 0 {
-                request = request.header(header::RANGE, format!("bytes={}-", ask.from));
+            if ask.from > 0 || ask.until.is_some() {
+                let last = ask.until.map(|until| until.saturating_sub(1).to_string()).unwrap_or_default();
+                request = request.header(header::RANGE, format!("bytes={}-{last}", ask.from));
             }
             if at_home {
                 request = request.headers(self.host.headers().clone());

@@ -17,6 +17,7 @@ use super::{
     layers,
     layout::Layout,
     lease_record::{Lease, leases, remove_abandoned},
+    partial,
     references::References,
     retention::{
         self, Candidate, Decision, LayerUse, Pressure, Reason, ReclaimTarget, Removed, Retention, RetentionReport,
@@ -157,6 +158,7 @@ fn collect(layout: &Layout, references: &References) -> Result<(usize, u64), Sto
             bytes += meta.map_or(0, |meta| meta.bytes);
         }
     }
+    partial::collect(layout, references)?;
     collect_documents(layout, references)?;
     Ok((count, bytes))
 }
@@ -189,6 +191,7 @@ pub(crate) fn remove_unreferenced(layout: &Layout, layers: &[Digest]) -> Result<
         for path in layers.iter().map(|layer| layout.layer(layer)).filter(|path| !references.contain(path)) {
             trash::discard(layout, &path)?;
         }
+        partial::collect(layout, &references)?;
     }
     trash::empty(layout)
 }

@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn only_a_native_image_that_an_index_chose_has_an_original() {
         let [index, manifest] = ["index", "manifest"].map(|name| Digest::sha256(name.as_bytes()));
-        let native = NativeLayer { metadata: 4096, hash_root: manifest.clone() };
+        let native = NativeLayer { metadata: 4096, hash_root: manifest.clone(), first: Vec::new() };
         let of = |name: &str, resolved: &Digest, native: Option<&NativeLayer>| {
             let layer =
                 LayerRecord { blob: manifest.clone(), size: 1, diff_id: manifest.clone(), native: native.cloned() };

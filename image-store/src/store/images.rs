@@ -8,12 +8,14 @@ use super::{
     image_record::{self, ImageRecord, LayerRecord, RecordSource, now},
     layer_lock::LayerLock,
     layers::{self, LayerMeta},
+    lease_record,
     local::LocalStore,
     staging::Staged,
 };
 use crate::{
     error::StoreError,
     files::{self, Durability},
+    lease::LeaseOwner,
     reference::Reference,
 };
 
@@ -108,6 +110,17 @@ impl LocalStore {
     /// Waits until no other task of any process makes this layer. Dropping the future stops waiting.
     pub(crate) async fn lock_layer(&self, diff_id: &Digest) -> Result<LayerLock, StoreError> {
         self.layer_locks.lock(&self.layout, diff_id).await
+    }
+
+    /// The record of a layer that is mounted before it is complete.
+    pub(crate) fn layer_meta(layer: Unpacked) -> Result<LayerMeta, StoreError> {
+        LayerMeta::new(&layer)
+    }
+
+    /// The owners of the leases that have a layer.
+    pub(crate) fn owners_of(&self, diff_id: &Digest) -> Result<Vec<LeaseOwner>, StoreError> {
+        let leases = lease_record::leases(&self.layout)?;
+        Ok(leases.into_iter().filter(|lease| lease.layers.contains(diff_id)).map(|lease| lease.owner).collect())
     }
 
     /// Moves a verified layer to its place.

@@ -83,8 +83,8 @@ enum LayerFiles {
 }
 
 impl<'a> ChainLayer<'a> {
-    fn of(layout: &Layout, meta: &'a LayerMeta) -> Self {
-        Self { path: layout.layer(&meta.diff_id), meta, files: OnceCell::new() }
+    fn of((path, meta): &'a (PathBuf, LayerMeta)) -> Self {
+        Self { path: path.clone(), meta, files: OnceCell::new() }
     }
 
     fn files(&self) -> Result<&LayerFiles, StoreError> {
@@ -116,15 +116,20 @@ impl<'a> ChainLayer<'a> {
     }
 }
 
-/// Makes the layer of implied directories for a chain of layers (bottom first, nothing hides the lowest one), and
-/// returns its key. `Ok(None)`: the chain needs none.
+/// Makes the layer of implied directories for a chain of layers, each with its directory (bottom first, nothing hides
+/// the lowest one), and returns its key. `Ok(None)`: the chain needs none.
 pub(crate) fn make<'a>(
     layout: &Layout,
     staging: impl FnOnce() -> Result<&'a Staging, StoreError>,
-    chain: &[LayerMeta],
+    chain: &[(PathBuf, LayerMeta)],
     cache: &Cache,
 ) -> Result<Option<Digest>, StoreError> {
-    let ids: Vec<&str> = chain.iter().map(|meta| meta.diff_id.as_str()).collect();
+    // The content of a partial layer is known by its directory, not by the digest that it will have.
+    let id = |(path, meta): &(PathBuf, LayerMeta)| match *path == layout.layer(&meta.diff_id) {
+        true => meta.diff_id.to_string(),
+        false => path.strip_prefix(layout.root()).unwrap_or(path).display().to_string(),
+    };
+    let ids: Vec<String> = chain.iter().map(id).collect();
     // No record says whether it survived a power cut, so the key contains the boot: one of another boot is never used,
     // and the next sweep removes it. Version 1 was stacked above the topmost layer of its chain.
     let key = Digest::sha256(format!("fixup 2\n{}\n{}", boot_id()?, ids.join("\n")).as_bytes());
@@ -135,7 +140,7 @@ pub(crate) fn make<'a>(
         Some(true) if exists() => return Ok(Some(key)),
         _ => {}
     }
-    let chain: Vec<ChainLayer<'_>> = chain.iter().map(|meta| ChainLayer::of(layout, meta)).collect();
+    let chain: Vec<ChainLayer<'_>> = chain.iter().map(ChainLayer::of).collect();
     let wrong = wrong_attributes(&chain)?;
     if !wrong.is_empty() && !exists() {
         let staged = staging()?.layer()?;

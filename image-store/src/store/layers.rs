@@ -30,6 +30,8 @@ use crate::{
 pub(super) const DIRECTORY: &str = "fs";
 /// A layer's files in an EROFS image.
 pub(super) const IMAGE: &str = "fs.erofs";
+/// The chunks of a native layer that a container read first.
+pub(super) const READS: &str = "reads.json";
 /// A layer's record.
 pub(super) const RECORD: &str = "meta.json";
 
@@ -97,6 +99,11 @@ impl LayerMeta {
             suspect: false,
             tree: None,
         })
+    }
+
+    /// The record of the same layer, of which this boot has just written the files.
+    pub(crate) fn of_this_boot(self) -> Result<LayerMeta, StoreError> {
+        Ok(LayerMeta { boot_id: boot_id()?, synced: false, suspect: false, tree: None, ..self })
     }
 
     /// Whether the files on disk are those that were unpacked.

@@ -26,8 +26,8 @@ const FORMAT: &str = "oci-rs image store 2\n";
 const EARLIER: &str = "oci-rs image store 1\n";
 
 /// The directories of a store.
-pub(super) const DIRECTORIES: [&str; 9] =
-    ["layers", "fixups", "configs", "manifests", "images", "leases", "locks", "staging", "trash"];
+pub(super) const DIRECTORIES: [&str; 10] =
+    ["layers", "partial", "fixups", "configs", "manifests", "images", "leases", "locks", "staging", "trash"];
 /// What else may lie beside them.
 pub(super) const FILES: [&str; 3] = ["VERSION", "lock", "empty"];
 
@@ -109,6 +109,11 @@ impl Layout {
 
     pub(crate) fn layer(&self, diff_id: &Digest) -> PathBuf {
         self.root.join("layers").join(diff_id.hex())
+    }
+
+    /// A layer that is not complete.
+    pub(crate) fn partial(&self, key: &Digest) -> PathBuf {
+        self.root.join("partial").join(key.hex())
     }
 
     /// The lock file of a layer that is being made.

@@ -7,6 +7,7 @@ use super::{
     layers::{self, LayerMeta},
     lease_record::Lease,
     local::LocalStore,
+    partial::Partials,
 };
 use crate::{error::StoreError, files, lease::LeaseOwner};
 
@@ -55,16 +56,15 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Completes a lease whose layers are all on disk, and returns what to mount.
-    pub(crate) fn complete_lease(&self, lease: &mut Lease) -> Result<MountSources, StoreError> {
-        let chain = self.chain(lease)?;
+    /// Completes a lease whose layers are all on disk or served, and returns what to mount.
+    pub(crate) fn complete_lease(&self, lease: &mut Lease, partials: &Partials) -> Result<MountSources, StoreError> {
+        let chain = self.chain(lease, partials)?;
         // The kernel ignores the opaque mark on a layer's root, so the layers below are left out.
-        let seen = &chain[chain.iter().rposition(|meta| meta.opaque_root).unwrap_or_default()..];
+        let seen = &chain[chain.iter().rposition(|(_, meta)| meta.opaque_root).unwrap_or_default()..];
         let _adding = self.layout.lock_shared()?;
-        let mut sources: Vec<PathBuf> =
-            seen.iter().map(|meta| layers::mount_source(&self.layout.layer(&meta.diff_id))).collect();
+        let mut sources: Vec<PathBuf> = seen.iter().map(|(layer, _)| layers::mount_source(layer)).collect();
         lease.implied.clear();
-        if seen.iter().any(|meta| !meta.implicit_dirs.is_empty()) {
+        if seen.iter().any(|(_, meta)| !meta.implicit_dirs.is_empty()) {
             failpoint::at("mountable-before-implied");
             if let Some(key) = implied::make(&self.layout, || self.staging(), seen, &self.implied)? {
                 sources.push(self.layout.implied(&key).join(layers::DIRECTORY));
@@ -83,18 +83,21 @@ impl LocalStore {
         failpoint::at("mountable-before-touch");
         lease.touch_image(&self.layout)?;
         sources.reverse();
-        Ok(MountSources { layers: sources, copy_only: chain.iter().any(|meta| meta.copy_only) })
+        Ok(MountSources { layers: sources, copy_only: chain.iter().any(|(_, meta)| meta.copy_only) })
     }
 
-    /// The records of a lease's layers, bottom first.
-    fn chain(&self, lease: &Lease) -> Result<Vec<LayerMeta>, StoreError> {
+    /// The directories and records of a lease's layers, bottom first.
+    fn chain(&self, lease: &Lease, partials: &Partials) -> Result<Vec<(PathBuf, LayerMeta)>, StoreError> {
         let mut chain = Vec::new();
         for diff_id in &lease.layers {
-            let meta = layers::usable(&self.layout, diff_id)?.ok_or_else(|| {
-                let path = self.layout.layer(diff_id);
-                StoreError::io("opening", path)(io::Error::from(io::ErrorKind::NotFound))
-            })?;
-            chain.push(meta);
+            if let Some(partial) = partials.get(diff_id) {
+                chain.push((partial.directory.clone(), partial.meta.clone()));
+                continue;
+            }
+            let path = self.layout.layer(diff_id);
+            let meta = layers::usable(&self.layout, diff_id)?
+                .ok_or_else(|| StoreError::io("opening", &path)(io::Error::from(io::ErrorKind::NotFound)))?;
+            chain.push((path, meta));
         }
         Ok(chain)
     }

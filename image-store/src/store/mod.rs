@@ -2,6 +2,7 @@
 //!
 //! - Several processes use one store at the same time. Everything appears by a rename, and leases are files.
 //! - The store lock orders processes that add (shared) and processes that remove (exclusive).
+//! - A native layer may be mounted before all of it is here (`partial`).
 //! - This module knows no registry, no credentials and no pull. [`LocalStore`] is all that pulls use of it.
 
 mod disk_space;
@@ -17,6 +18,8 @@ mod layout;
 mod lease_record;
 mod leasing;
 mod local;
+mod partial;
+mod partials;
 mod references;
 mod removals;
 mod retention;
@@ -40,6 +43,7 @@ pub use layout::LayerFormat;
 pub(crate) use lease_record::Lease;
 pub(crate) use leasing::MountSources;
 pub(crate) use local::LocalStore;
+pub(crate) use partial::{Partial, Partials};
 pub use removals::{RemovalCause, Removals};
 pub(crate) use retention::ReclaimTarget;
 pub use retention::{Pressure, Removed, Retention, RetentionReport};

@@ -13,6 +13,8 @@ use super::{image_record::ImageRecord, layout::Layout, lease_record::Lease};
 #[derive(Debug, Default)]
 pub(crate) struct References {
     paths: BTreeSet<PathBuf>,
+    /// Layers of leases.
+    leased: BTreeSet<Digest>,
 }
 
 impl References {
@@ -27,7 +29,13 @@ impl References {
             paths.extend(lease.layers.iter().map(|layer| layout.layer(layer)));
             paths.extend(lease.implied.iter().map(|key| layout.implied(key)));
         }
-        References { paths }
+        let leased = leases.iter().flat_map(|lease| lease.layers.iter().cloned()).collect();
+        References { paths, leased }
+    }
+
+    /// Whether a lease refers to a layer.
+    pub(crate) fn is_leased(&self, layer: &Digest) -> bool {
+        self.leased.contains(layer)
     }
 
     /// Adds layers that stay although no record refers to them.

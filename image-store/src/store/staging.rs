@@ -91,6 +91,20 @@ impl Staging {
         failpoint::at("staging-before-use");
         Ok(staged)
     }
+
+    /// An empty directory.
+    pub(crate) fn directory(&self) -> Result<Staged, StoreError> {
+        let staged = Staged { path: self.path.join(files::unique()), token: None };
+        fs::create_dir(&staged.path).map_err(StoreError::io("creating", &staged.path))?;
+        Ok(staged)
+    }
+
+    /// An empty directory. It keeps the token until it is committed or removed.
+    pub(crate) fn tracked_directory(&self, token: &TaskToken) -> Result<Staged, StoreError> {
+        let mut staged = self.directory()?;
+        staged.token = Some(token.clone());
+        Ok(staged)
+    }
 }
 
 impl Drop for Staging {

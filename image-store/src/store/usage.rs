@@ -9,6 +9,7 @@ use super::{
     layers,
     layout::Layout,
     lease_record::{self, Lease},
+    partial,
 };
 use crate::{error::StoreError, lease::LeaseOwner};
 
@@ -25,6 +26,8 @@ pub struct ImageUsage {
     pub bytes: u64,
     /// Unpacked bytes of each layer of the record; `None` if it is missing.
     pub layer_bytes: Vec<Option<u64>>,
+    /// Layers whose data is coming while tasks use them.
+    pub incomplete: Vec<Digest>,
     /// Layers that are not on disk, or that may not be used.
     pub missing: Vec<Digest>,
 }
@@ -34,7 +37,9 @@ pub(crate) fn usage(layout: &Layout) -> Result<Vec<ImageUsage>, StoreError> {
     let _adding = layout.lock_shared()?;
     let leases = lease_record::leases(layout)?;
     let records = image_record::images(layout)?;
-    let mut all = records.into_iter().map(|record| one(layout, record, &leases)).collect::<Result<Vec<_>, _>>()?;
+    let coming = partial::all(layout)?;
+    let mut all =
+        records.into_iter().map(|record| one(layout, record, &leases, &coming)).collect::<Result<Vec<_>, _>>()?;
     all.sort_by(|a, b| (&a.record.reference, a.record.loaded).cmp(&(&b.record.reference, b.record.loaded)));
     Ok(all)
 }
@@ -69,21 +74,28 @@ pub(crate) fn size(layout: &Layout) -> Result<StoreSize, StoreError> {
     })
 }
 
-fn one(layout: &Layout, record: ImageRecord, leases: &[Lease]) -> Result<ImageUsage, StoreError> {
+fn one(
+    layout: &Layout,
+    record: ImageRecord,
+    leases: &[Lease],
+    coming: &[partial::Partial],
+) -> Result<ImageUsage, StoreError> {
     let path = record.path(layout);
     let last_used =
         std::fs::metadata(&path).and_then(|meta| meta.modified()).map_err(StoreError::io("examining", path))?;
     let held_by = leases.iter().filter(|lease| lease.keeps(&record)).map(|lease| lease.owner.clone()).collect();
-    let (mut layer_bytes, mut missing) = (Vec::new(), Vec::new());
+    let (mut layer_bytes, mut incomplete, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for layer in &record.layers {
         let usable = layers::usable(layout, &layer.diff_id)?;
         if usable.is_none() {
-            missing.push(layer.diff_id.clone());
+            let is_coming = coming.iter().any(|partial| partial.directory == partial::directory(layout, layer));
+            let list = if is_coming { &mut incomplete } else { &mut missing };
+            list.push(layer.diff_id.clone());
         }
         layer_bytes.push(usable.map(|meta| meta.bytes));
     }
     let bytes = layer_bytes.iter().flatten().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-    Ok(ImageUsage { record, last_used, held_by, bytes, layer_bytes, missing })
+    Ok(ImageUsage { record, last_used, held_by, bytes, layer_bytes, incomplete, missing })
 }
 
 /// One layer on disk with its use.

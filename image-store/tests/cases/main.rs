@@ -20,6 +20,7 @@ mod load;
 mod login;
 mod native;
 mod nested;
+mod partial;
 mod peers;
 mod pinned;
 mod processes;

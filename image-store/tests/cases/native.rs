@@ -73,7 +73,7 @@ fn original() -> Built {
 }
 
 /// An index of an image and its native form, whose layers `change` may change.
-fn with_native(original: &Built, change: impl Fn(&mut Vec<u8>, &mut Value)) -> Built {
+pub fn with_native(original: &Built, change: impl Fn(&mut Vec<u8>, &mut Value)) -> Built {
     let (mut blobs, mut layers) = (Vec::new(), Vec::new());
     for (_, blob) in &original.blobs[..original.diff_ids.len()] {
         let (mut image, converted) = convert(blob);
@@ -117,11 +117,11 @@ fn with_native(original: &Built, change: impl Fn(&mut Vec<u8>, &mut Value)) -> B
     built
 }
 
-fn manifest_of_archives(built: &Built) -> String {
+pub fn manifest_of_archives(built: &Built) -> String {
     built.manifests[0].digest()
 }
 
-fn native_manifest(built: &Built) -> String {
+pub fn native_manifest(built: &Built) -> String {
     built.manifests[1].digest()
 }
 
@@ -347,7 +347,9 @@ async fn an_index_without_an_original_gives_the_refusal() {
 async fn convert_layout(archive: &Path, target: &Path) -> image_store::Conversion {
     let file = fs::File::open(archive).unwrap().into();
     let layout = image_store::LayoutImage { file, name: "layout".into(), image: None };
-    image_store::convert_layout(layout, target.to_owned(), image_store::Limits::default()).await.unwrap()
+    image_store::convert_layout(layout, target.to_owned(), image_store::Profile::new(), image_store::Limits::default())
+        .await
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,9 +14,10 @@ use std::{
 
 use confinement::{FilterLog, install_filter, limit_bounding_set};
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{CWD, FileType, Mode, OFlags, fchown, fcntl_getfl, fstat, makedev, open},
     mount::{MoveMountFlags, move_mount},
-    process::{Resource, Rlimit, Uid, getrlimit, setrlimit, umask},
+    process::{Resource, Rlimit, Signal, Uid, getrlimit, set_parent_process_death_signal, setrlimit, umask},
     termios::{Winsize, tcsetwinsize},
     thread::{
         CapabilitySet, CapabilitySets, clear_ambient_capability_set, configure_capability_in_ambient_set,
@@ -65,6 +66,8 @@ pub(crate) struct ConfinedCommand {
     pub init_profile: Option<String>,
     /// What the process has not inherited from its creator.
     pub own_labels: OwnLabels,
+    /// The kernel kills the process when its parent, the monitor, has ended.
+    pub ends_with_monitor: bool,
     /// Resource limits, with their names for errors.
     pub rlimits: Vec<(String, Resource, Rlimit)>,
     pub no_new_privileges: bool,
@@ -143,10 +146,27 @@ impl ConfinedCommand {
         if self.no_new_privileges {
             set_no_new_privs(true).map_err(|error| step("setting no_new_privileges")(error.into()))?;
         }
+        if self.ends_with_monitor {
+            self.end_with_monitor().map_err(step("tying the container to its monitor"))?;
+        }
         if let Some(filter) = &self.filter {
             install_filter(filter, FilterLog::Nothing).map_err(step("loading the seccomp filter"))?;
         }
         drop_capabilities(self.bounding, &self.held_capabilities()).map_err(step("dropping capabilities"))
+    }
+
+    /// Lets the kernel kill this process with the monitor. Later changes only reduce rights, which does not clear the
+    /// signal (prctl(2)).
+    fn end_with_monitor(&self) -> io::Result<()> {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The monitor alone reads reports. It may have ended before the call.
+        let report = sys::file_of(self.report);
+        let mut reader = [PollFd::new(&*report, PollFlags::empty())];
+        poll(&mut reader, Some(&Timespec::default()))?;
+        if reader[0].revents().contains(PollFlags::ERR) {
+            return Err(io::Error::other("the monitor has ended"));
+        }
+        Ok(())
     }
 
     /// The capabilities that the command has: the bounding set for root, none for another user.

@@ -46,6 +46,7 @@ pub(crate) fn confined_command(
         init: plan.init,
         init_profile: plan.security.apparmor.clone(),
         own_labels: OwnLabels::default(),
+        ends_with_monitor: false,
         rlimits: rlimits(plan, held)?,
         no_new_privileges: plan.security.no_new_privileges,
         filter,

@@ -7,6 +7,7 @@
 mod assignments;
 mod category_pairs;
 mod id_ranges;
+mod layer_group;
 mod logs;
 mod observe;
 mod removal;
@@ -24,6 +25,7 @@ mod watch;
 pub use logs::{ContainerLogs, Undelivered};
 pub use observe::{ContainerState, ContainerView, Observer};
 pub use runtime::{Runtime, containers, layer_image_problem};
+pub use start::StartOptions;
 pub use stats::StatsReader;
 pub use status::{Running, Status};
 pub use usage::{NetworkUsage, Traffic, UsageSource};

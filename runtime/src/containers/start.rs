@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::OpenOptionsExt,
     },
     time::Duration,
@@ -17,6 +17,7 @@ use rustix::{
 
 use super::{removal::PATIENCE, runtime::Runtime, status::Running, user_namespace::check_user_namespace};
 use crate::{
+    address::DescriptorAddress,
     cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
     monitor::StartOutcome,
@@ -27,15 +28,25 @@ use crate::{
     state::{CONTAINER, ContainerRecord, PLAN, TaskDir, TaskLock},
 };
 
+/// What a start needs beside the plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StartOptions<'a> {
+    /// A start that takes longer is ended: a volume's server may not answer.
+    pub limit: Option<Duration>,
+    /// The group that announces reads of the container's incomplete layers. The container's processes hold it, and the
+    /// kernel ends the container with its monitor.
+    pub layer_group: Option<BorrowedFd<'a>>,
+}
+
 impl Runtime {
     /// Creates and starts a container; blocks until the command has been executed or could not be. After an error
     /// nothing of the container is left.
     pub fn start(&self, plan: &ContainerPlan) -> Result<Running, StartError> {
-        self.start_within(plan, None)
+        self.start_with(plan, StartOptions::default())
     }
 
-    /// Like [`Self::start`]. A start that takes longer than `limit` is ended: a volume's server may not answer.
-    pub fn start_within(&self, plan: &ContainerPlan, limit: Option<Duration>) -> Result<Running, StartError> {
+    /// Like [`Self::start`].
+    pub fn start_with(&self, plan: &ContainerPlan, options: StartOptions<'_>) -> Result<Running, StartError> {
         check_user_namespace(plan)?;
         let task = self.task(&plan.id);
         let lock = TaskLock::create(&task).map_err(|error| match error.kind() {
@@ -44,7 +55,7 @@ impl Runtime {
             }
             _ => StartError::internal(format!("making {}: {error}", task.path().display())),
         })?;
-        let started = self.launch(&task, plan, &lock, limit).and_then(|running| {
+        let started = self.launch(&task, plan, &lock, options).and_then(|running| {
             failpoint::at("start-before-unmark");
             // The caller is about to give out a handle: from now on a later plugin must keep the container.
             lock.unmark(&task).context(|| format!("taking over {}", task.path().display()))?;
@@ -61,19 +72,19 @@ impl Runtime {
         started
     }
 
-    /// Like [`Self::start_within`]. A container that cannot have a user namespace of its own is started in the node's;
+    /// Like [`Self::start_with`]. A container that cannot have a user namespace of its own is started in the node's;
     /// the second part of the result is the reason.
     pub fn start_in_any_user_namespace(
         &self,
         plan: &ContainerPlan,
-        limit: Option<Duration>,
+        options: StartOptions<'_>,
     ) -> Result<(Running, Option<String>), StartError> {
         // The logs' reader ends when their last writer is gone. It must not end after the first attempt.
         let _logs = plan.user_namespace.map(|_| hold_logs(plan));
-        match self.start_within(plan, limit) {
+        match self.start_with(plan, options) {
             Err(error) if error.kind == StartErrorKind::UserNamespace => {
                 let plan = ContainerPlan { user_namespace: None, ..plan.clone() };
-                let started = self.start_within(&plan, limit).map_err(|second| {
+                let started = self.start_with(&plan, options).map_err(|second| {
                     let message = format!("{}; before that, with a user namespace: {}", second.message, error.message);
                     StartError { message, ..second }
                 });
@@ -89,7 +100,7 @@ impl Runtime {
         task: &TaskDir,
         plan: &ContainerPlan,
         lock: &TaskLock,
-        limit: Option<Duration>,
+        options: StartOptions<'_>,
     ) -> Result<Running, StartError> {
         // Concurrent with all steps before the engine, which would wait for the migration otherwise. Not earlier: the
         // effect lasts about one RCU grace period (tens of milliseconds), so a pull or the setup of a network ends it.
@@ -102,13 +113,13 @@ impl Runtime {
         // The monitor shares the task lock until it has recorded itself. If this process is killed, the removal of the
         // directory therefore waits until it can find the monitor.
         let stdio = [lock.as_fd(), writer.as_fd(), log.as_fd()];
-        let role = self.monitor_role(plan)?;
+        let role = self.monitor_role(plan, options.layer_group)?;
         failpoint::at("start-before-monitor");
         let monitor = self.inner.launcher.spawn(&role, stdio).context(|| "executing the monitor".to_owned())?;
         drop(writer);
         failpoint::at("start-before-outcome");
         let mut outcome = File::from(outcome);
-        if let Err(error) = await_outcome(task, &mut outcome, &monitor, limit) {
+        if let Err(error) = await_outcome(task, &mut outcome, &monitor, options.limit) {
             return Err(match self.end_launch(&plan.id, outcome, &monitor) {
                 Ok(()) => error,
                 Err(left) => {
@@ -153,12 +164,18 @@ impl Runtime {
     }
 
     /// The role of the monitor that creates this container.
-    pub fn monitor_role(&self, plan: &ContainerPlan) -> Result<Role, RuntimeError> {
+    pub fn monitor_role(
+        &self,
+        plan: &ContainerPlan,
+        layer_group: Option<BorrowedFd<'_>>,
+    ) -> Result<Role, RuntimeError> {
+        let own = |group: BorrowedFd<'_>| DescriptorAddress { pid: std::process::id(), descriptor: group.as_raw_fd() };
         Ok(Role::Monitor(MonitorArgs {
             task: self.task(&plan.id).path().to_owned(),
             data_dir: self.inner.data_dir.clone(),
             empty_mounts: self.empty_mounts()?,
             layer_mounts: self.inner.images.address(&plan.all_layers()),
+            layer_group: layer_group.map(own),
         }))
     }
 }

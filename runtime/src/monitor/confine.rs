@@ -76,6 +76,11 @@ fn restrict(running: &RunningContainer, cgroups: Option<&Cgroups>) -> io::Result
         checked.extend(relay::CHECKED);
         capabilities |= CapabilitySet::DAC_OVERRIDE;
     }
-    let files = Files { places, tcp: running.relay.is_some(), signals: false };
+    // The kernel sends the parent-death signal in the name of the monitor, with the monitor's rights.
+    let ends_container = running.layers.is_some();
+    if ends_container {
+        capabilities |= CapabilitySet::KILL;
+    }
+    let files = Files { places, tcp: running.relay.is_some(), signals: ends_container };
     Confinement { capabilities, calls: OwnCalls { any: &any, checked: &checked }, files: Some(files) }.apply()
 }

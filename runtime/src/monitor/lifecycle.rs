@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     process::ExitCode,
     time::SystemTime,
 };
@@ -19,6 +19,7 @@ use super::{
     confine::confine,
     console::Terminal,
     create::{self, Job},
+    guard::{self, Guard},
     relay::Relay,
     report::{CreatedContainer, StartOutcome},
     watch::{self, RunningContainer},
@@ -93,6 +94,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
     record_self(&task)?;
     let plan: MonitorPlan =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
+    let layer_group = args.layer_group.map(guard::take_group).transpose()?;
     let logs = Outputs::open(&plan.output)?;
     let (outputs, relay) = match plan.delivery {
         None => (logs, None),
@@ -123,12 +125,14 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
         console.expect_now().context(|| "receiving the container's terminal".to_owned())?;
     }
     let init = ProcessRef::open(created.init).context(|| "opening the container's first process".to_owned())?;
-    let started = await_start(&task, &init, &created, console, report).and_then(|started| {
+    let guard = layer_group.as_ref().map(|group| Guard::start(&task, &init, group.as_fd())).transpose();
+    let started = guard.and_then(|guard| {
+        let (terminal, started_at) = await_start(&task, &init, &created, console, report)?;
         run_first_hooks(&task, &plan.hooks)?;
-        Ok(started)
+        Ok((terminal, started_at, guard))
     });
     match started {
-        Ok((terminal, started_at)) => Ok(RunningContainer {
+        Ok((terminal, started_at, guard)) => Ok(RunningContainer {
             id: plan.id,
             task,
             creator,
@@ -138,6 +142,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
             outputs,
             relay,
             terminal,
+            layers: layer_group.zip(guard),
         }),
         Err(error) => {
             let ended = reap_creator(creator);

@@ -5,12 +5,16 @@
 //! its output goes straight to the log FIFOs, and it survives the monitor being killed. Only where a log driver
 //! delivers the output, a process copies it (`crate::relay`), which the monitor starts (`relay`).
 //!
+//! While layers of the container are incomplete, the monitor holds the group that announces reads of them, and a fork
+//! guards it (`guard`).
+//!
 //! On its standard output the monitor sends the plugin one message: whether the container runs.
 
 mod confine;
 mod console;
 mod create;
 mod drain;
+mod guard;
 mod lifecycle;
 mod relay;
 mod report;

@@ -2,12 +2,13 @@
 
 use std::{
     io::{self, Write},
+    os::fd::OwnedFd,
     time::SystemTime,
 };
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::{console::Terminal, drain::LogDrain, relay::Relay};
+use super::{console::Terminal, drain::LogDrain, guard::Guard, relay::Relay};
 use crate::{
     cgroup::{CgroupEvents, Cgroups},
     error::{Context, RuntimeError},
@@ -33,6 +34,8 @@ pub(super) struct RunningContainer {
     /// The log relay, if the plan has a delivery.
     pub relay: Option<Relay>,
     pub terminal: Option<Terminal>,
+    /// The group of incomplete layers, and its guard.
+    pub layers: Option<(OwnedFd, Guard)>,
 }
 
 /// Waits for the end of a container and records it. The record is written before the process is reaped: a process that
@@ -61,7 +64,9 @@ pub(super) fn until_end(mut running: RunningContainer) -> Result<(), RuntimeErro
     failpoint::at("monitor-before-exit");
     running.task.commit(EXIT, &record)?;
     failpoint::at("monitor-before-reap");
-    reap(running.init.pid).context(|| format!("reaping {}", running.id))
+    reap(running.init.pid).context(|| format!("reaping {}", running.id))?;
+    let guard = running.layers.map_or(Ok(()), |(_, guard)| guard.await_end());
+    guard.context(|| format!("waiting for the guard of {}", running.id))
 }
 
 /// Counts the output in FIFOs without a reader.

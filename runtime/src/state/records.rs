@@ -21,6 +21,8 @@ pub(crate) const CONTAINER: &str = "container.json";
 pub(crate) const EXIT: &str = "exit.json";
 /// The plugin process that watches the log FIFOs.
 pub(crate) const LOG_WATCHER: &str = "keeper.json";
+/// The process that guards incomplete layers.
+pub(crate) const GUARD: &str = "guard.json";
 /// The log relay's process.
 pub(crate) const RELAY: &str = "relay.json";
 /// A mark: the hang-up of the terminal was reported.

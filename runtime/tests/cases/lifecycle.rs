@@ -248,7 +248,7 @@ fn plugin_dies_during_the_start() {
     fs::create_dir(&task).expect("made");
     fs::write(task.join("plan.json"), serde_json::to_vec(&plan).expect("JSON")).expect("written");
     let mut monitor = Command::new("/proc/self/exe")
-        .args(node.runtime.monitor_role(&plan).expect("a role").to_args().expect("arguments"))
+        .args(node.runtime.monitor_role(&plan, None).expect("a role").to_args().expect("arguments"))
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

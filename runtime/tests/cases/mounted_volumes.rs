@@ -13,7 +13,7 @@ use std::{
 };
 
 use runtime::{
-    StartErrorKind, Status, VolumeError, VolumeKey, VolumeOptions,
+    StartErrorKind, StartOptions, Status, VolumeError, VolumeKey, VolumeOptions,
     plan::{ContainerId, ContainerPlan, Mount, MountKind, NamedVolume, Propagation},
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -373,7 +373,11 @@ fn without_an_answer() {
     // The same between the mount and the command: the start looks into the volume, to fill it if it is empty.
     // This file system cannot be mapped to a user namespace's ids.
     let plan = ContainerPlan { user_namespace: None, ..node.with_volume("v", true, "true") };
-    let error = node.runtime.start_within(&plan, Some(limit)).map(drop).expect_err("no answer");
+    let error = node
+        .runtime
+        .start_with(&plan, StartOptions { limit: Some(limit), ..StartOptions::default() })
+        .map(drop)
+        .expect_err("no answer");
     let expected = "the container did not start within 2 seconds: the server or device of a volume answers too slowly";
     assert!(error.kind == StartErrorKind::TimedOut && error.message.starts_with(expected), "{error}");
     assert!(!error.message.contains("failed too"), "{error}");

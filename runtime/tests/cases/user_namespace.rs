@@ -430,7 +430,8 @@ fn refusals_of_the_kernel_are_told() {
 
 /// A container that may have the node's user namespace starts there, with this reason.
 fn starts_without(node: &Node, plan: &ContainerPlan, reason: &str) {
-    let (running, obstacle) = node.runtime.start_in_any_user_namespace(plan, None).expect("started");
+    let (running, obstacle) =
+        node.runtime.start_in_any_user_namespace(plan, runtime::StartOptions::default()).expect("started");
     assert!(obstacle.is_some_and(|text| text.contains(reason)));
     let own = fs::read_link("/proc/self/ns/user").expect("a namespace");
     assert_eq!(fs::read_link(format!("/proc/{}/ns/user", running.init.pid)).expect("a namespace"), own);

@@ -197,7 +197,7 @@ impl Node {
         if !wants_user_namespaces() {
             return self.runtime.start(plan);
         }
-        let (running, obstacle) = self.runtime.start_in_any_user_namespace(plan, None)?;
+        let (running, obstacle) = self.runtime.start_in_any_user_namespace(plan, runtime::StartOptions::default())?;
         if let Some(obstacle) = obstacle {
             println!("  {}: {obstacle}", plan.id);
             plan.user_namespace = None;

@@ -98,7 +98,7 @@ fn crates_know_only_what_they_may() {
     assert_eq!(of_ours("layer"), Vec::<String>::new());
     assert_eq!(of_ours("lazy"), ["oci-rs-layer"]);
     assert_eq!(of_ours("proto"), Vec::<String>::new());
-    assert_eq!(of_ours("image-store"), ["oci-rs-layer", "oci-rs-tls"]);
+    assert_eq!(of_ours("image-store"), ["oci-rs-layer", "oci-rs-lazy", "oci-rs-tls"]);
     assert_eq!(of_ours("seccomp"), Vec::<String>::new());
     assert_eq!(of_ours("tls"), Vec::<String>::new());
     assert_eq!(of_ours("log-drivers"), ["oci-rs-tls"]);

@@ -36,6 +36,7 @@ mod host_volumes;
 mod image_mounts;
 mod isolation;
 mod layers;
+mod lazy_start;
 mod lifecycle;
 mod limits;
 mod load;

@@ -126,6 +126,11 @@ pub enum ImageCommand {
     History(HistoryArguments),
     /// Show the layers of all images, and which images share them
     Tree,
+    /// Show which parts of a native image its containers read first on this node
+    Profile {
+        /// A name as in a job's option `image`, a digest, an image id, or the first digits of one
+        reference: String,
+    },
     /// Unpack an image of an archive and pin it: every job on this node can use it without its registry
     Load {
         /// An archive of `docker save` or an OCI layout, compressed or not
@@ -145,6 +150,9 @@ pub enum ImageCommand {
         /// The image's name in the layout; needed if it has several images
         #[arg(long)]
         image: Option<String>,
+        /// The output of `image profile --json`: nodes fetch first what containers read first
+        #[arg(long)]
+        profile: Option<PathBuf>,
     },
     /// Upload an image of an OCI layout, except for what the registry has. Needs no node and no root
     Push {

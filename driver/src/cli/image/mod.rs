@@ -6,6 +6,7 @@ mod interrupt;
 pub mod lease;
 mod place;
 mod prefetch;
+mod profile;
 mod progress;
 mod pull;
 mod remove;
@@ -45,13 +46,15 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
         ImageCommand::Load { file, reference, unpinned } => {
             pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
         }
-        ImageCommand::Convert { source, target, image } => {
-            convert::convert(&one()?, (source, target), image.clone(), &output)
+        ImageCommand::Convert { source, target, image, profile } => {
+            let profile = profile.as_deref().map(profile::read).transpose()?.unwrap_or_default();
+            convert::convert(&one()?, (source, target), (image.clone(), profile), &output)
         }
         ImageCommand::Push { source, reference, image } => {
             convert::push(&one()?, (source, image.clone()), &parse(reference)?, &output)
         }
         ImageCommand::History(arguments) => history::run(&store::open(&one()?)?, arguments, &output),
+        ImageCommand::Profile { reference } => profile::run(&store::open(&one()?)?, reference, &output),
         ImageCommand::Tree => tree::run(&usage(node)?, &output),
         ImageCommand::Rm(options) => remove::remove(&store::open(&one()?)?, &options.references, &output),
         ImageCommand::Prune { dry_run: true } => remove::foresee(&store::open(&one()?)?, &output),

@@ -191,5 +191,5 @@ fn add(errors: &mut Vec<ConfigError>, more: Vec<ConfigError>) {
 fn image() -> Image {
     let config = ImageConfig { cmd: Some(vec!["/command".to_owned()]), ..ImageConfig::default() };
     let reference = "image".parse().unwrap_or_else(|error| unreachable!("{error}"));
-    Image { reference, digest: String::new(), layers: vec!["/layer".into()], copy_only: false, config }
+    Image { reference, digest: String::new(), layers: vec!["/layer".into()], copy_only: false, group: None, config }
 }

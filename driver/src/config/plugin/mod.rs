@@ -6,6 +6,7 @@ mod exec;
 mod gc;
 mod images;
 mod layers;
+mod lazy;
 mod log;
 mod metrics;
 mod network;
@@ -20,7 +21,9 @@ mod userns;
 
 use std::{path::PathBuf, time::Duration};
 
-use image_store::{CredentialSources, InternalRedirects, LayerFormat, Limits, RegistryConfig, Retention, StoreConfig};
+use image_store::{
+    CredentialSources, InternalRedirects, LayerFormat, Limits, PartialConfig, RegistryConfig, Retention, StoreConfig,
+};
 
 pub use self::{
     confinement::{DefaultProfile, is_profile_name},
@@ -97,6 +100,12 @@ const BLOCKS: &[OptionSpec] = &[
         "garbage collection",
     ),
     OptionSpec::honoured(
+        "lazy",
+        OptionType::Block(lazy::OPTIONS),
+        Words("as below"),
+        "images that are used before they are complete, see [lazy images](lazy-images.md)",
+    ),
+    OptionSpec::honoured(
         "metrics",
         OptionType::Block(metrics::OPTIONS),
         Words("none"),
@@ -143,6 +152,8 @@ pub struct PluginConfig {
     pub verify_access: bool,
     /// Layers are stored as file system images if the node can mount them.
     pub layer_images: bool,
+    /// How native images are used before they are complete. `None`: they are pulled whole.
+    pub lazy: Option<PartialConfig>,
     /// The rules for tasks.
     pub policy: Policy,
     /// Total timeout of a pull, unless the task sets one.
@@ -191,6 +202,7 @@ impl PluginConfig {
             verify_access: self.verify_access,
             retention: self.retention,
             layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Directory },
+            partial: self.lazy.clone(),
         }
     }
 }
@@ -223,6 +235,7 @@ impl Default for PluginConfig {
             credentials: CredentialSources::default(),
             verify_access: true,
             layer_images: true,
+            lazy: Some(lazy::default()),
             policy: Policy::default(),
             image_pull_timeout: Duration::from_secs(5 * 60),
             pull_activity_timeout: Duration::from_secs(2 * 60),
@@ -283,6 +296,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         credentials: registry::credentials(&block.block("auth")),
         verify_access: block.bool_or("verify_access", default.verify_access),
         layer_images: images::layer_images(block),
+        lazy: lazy::read(&block.block("lazy")),
         policy: policy::read(block, rules),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),

@@ -43,6 +43,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "total timeout of the pull",
     ),
     OptionSpec::honoured(
+        "lazy",
+        OptionType::Bool,
+        Words("true"),
+        "start before the image is complete if it is a native one, see [lazy images](lazy-images.md). `false` pulls it \
+         whole first. Docker's driver has no such option",
+    ),
+    OptionSpec::honoured(
         "load",
         OptionType::String,
         Words("the image is pulled"),

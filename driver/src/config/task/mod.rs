@@ -73,6 +73,8 @@ pub struct TaskSpec {
     pub auth_soft_fail: bool,
     /// Ask the registry even if the image is present.
     pub force_pull: bool,
+    /// The task must not start before its image is complete.
+    pub whole_image: bool,
     /// Path of an archive with the image, relative to the task's local directory.
     pub load: Option<String>,
     /// Total timeout of the pull. `None` is the plugin's.
@@ -187,6 +189,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         auth: image::auth(&block.block("auth")),
         auth_soft_fail: block.bool("auth_soft_fail"),
         force_pull: block.bool("force_pull"),
+        whole_image: !block.bool_or("lazy", true),
         load: image::load(block),
         image_pull_timeout: block.duration("image_pull_timeout"),
         command: process::command(block),

@@ -119,6 +119,7 @@ fn image() -> Image {
         digest: "sha256:00".into(),
         layers: vec!["/layers/b/fs".into(), "/layers/a/fs".into()],
         copy_only: false,
+        group: None,
         config,
     }
 }

@@ -1,10 +1,14 @@
 //! The later phases of a start: the container is planned, the host prepared, the network attached, the command
 //! executed.
 
-use std::time::{Duration, Instant};
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
+use image_store::LayerGroup;
 use network::Attachment;
-use runtime::{Running, StartError, StartErrorKind};
+use runtime::{Running, StartError, StartErrorKind, StartOptions};
 
 use super::{docker_volumes, image::Leased, interfaces, logs::LogDirectoryInMaking, request::StartRequest};
 use crate::{
@@ -205,9 +209,21 @@ impl<'a> Attached<'a> {
     /// Starts the container.
     pub async fn start(self) -> Result<Started<'a>, TaskError> {
         let request = self.planned.leased.request;
-        let (node, plan) = (request.node.clone(), self.planned.plan.container.clone());
+        let (node, plan, container) =
+            (request.node.clone(), self.planned.plan.container.clone(), request.container.clone());
         let prefix = plan::alloc_prefix(&request.task.alloc_id);
-        match blocking(move || start_in_group(&node, plan, prefix.as_deref())).await {
+        let group = self.planned.leased.image.group().cloned();
+        let start = move || {
+            let started = start_in_group(&node, plan, prefix.as_deref(), group.as_ref())?;
+            // The layers may have become complete during the start.
+            if group.is_some()
+                && let Err(error) = node.end_guard(&container)
+            {
+                tracing::warn!(%container, %error, "a container keeps the guard of its layers");
+            }
+            Ok(started)
+        };
+        match blocking(start).await {
             Ok((running, obstacle)) => {
                 if let Some(obstacle) = obstacle {
                     emit_userns_obstacle(request, &obstacle);
@@ -321,10 +337,11 @@ fn start_in_group(
     node: &Node,
     mut plan: runtime::plan::ContainerPlan,
     prefix: Option<&str>,
+    group: Option<&LayerGroup>,
 ) -> Result<(Running, Option<String>), TaskError> {
-    let Some(prefix) = prefix else { return start_container(node, &plan) };
+    let Some(prefix) = prefix else { return start_container(node, &plan, group) };
     let named = node.runtime.add_names(&mut plan, prefix).map_err(TaskError::internal)?;
-    let started = start_container(node, &plan)?;
+    let started = start_container(node, &plan, group)?;
     if (named || !plan.shared_names.is_empty())
         && let Err(error) = node.runtime.share_names(prefix)
     {
@@ -337,12 +354,19 @@ fn start_in_group(
 /// interrupted start left that container, and the agent knows nothing of it. If the container cannot have a user
 /// namespace of its own, it is started in the node's, unless the operator requires one. The second part of the result
 /// is the reason. Blocks.
-fn start_container(node: &Node, plan: &runtime::plan::ContainerPlan) -> Result<(Running, Option<String>), TaskError> {
-    let limit = plan.has_mounted_volumes().then(|| node.policy().volume_timeout * STARTS_PER_MOUNT);
+fn start_container(
+    node: &Node,
+    plan: &runtime::plan::ContainerPlan,
+    group: Option<&LayerGroup>,
+) -> Result<(Running, Option<String>), TaskError> {
+    let options = StartOptions {
+        limit: plan.has_mounted_volumes().then(|| node.policy().volume_timeout * STARTS_PER_MOUNT),
+        layer_group: group.map(AsFd::as_fd),
+    };
     let start = || match node.policy().userns.mode {
-        UserNamespaceMode::Auto => node.runtime.start_in_any_user_namespace(plan, limit),
+        UserNamespaceMode::Auto => node.runtime.start_in_any_user_namespace(plan, options),
         UserNamespaceMode::Off | UserNamespaceMode::Require => {
-            node.runtime.start_within(plan, limit).map(|running| (running, None))
+            node.runtime.start_with(plan, options).map(|running| (running, None))
         }
     };
     match start() {

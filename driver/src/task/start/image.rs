@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cdi::ContainerEdits;
-use image_store::{Image, LeaseOwner, LoadRequest, PullError, PullRequest, Reference};
+use image_store::{Image, LayerGroup, LeaseOwner, LoadRequest, PullError, PullRequest, Reference};
 use runtime::plan::{ContainerId, SeccompProfile};
 
 use super::{cdi_devices, load_archive, pull_progress::PullEvents, request::StartRequest, seccomp_profile, spans};
 use crate::{
     blocking::blocking,
-    config::{self, SeccompChoice, TaskSpec},
+    config::{self, RootChoice, SeccompChoice, TaskSpec},
     error::TaskError,
     metrics::ObservedPull,
     node::{self, Node},
@@ -110,6 +110,11 @@ impl ImageLease {
         &self.image
     }
 
+    /// The descriptor that the container's processes must hold, if a layer is not complete.
+    pub fn group(&self) -> Option<&LayerGroup> {
+        self.mounted.values().chain([&self.image]).find_map(|image| image.group.as_ref())
+    }
+
     /// Leaves the lease to the container: the container's removal releases the image.
     pub fn keep(mut self) {
         self.kept = true;
@@ -160,9 +165,20 @@ fn pull_request(node: &Node, spec: &TaskSpec, reference: Reference, timeout: Opt
         force: spec.force_pull,
         pin: false,
         background: false,
+        lazy: may_be_incomplete(node, spec),
         timeout,
         idle_timeout: node.config.pull_activity_timeout,
     }
+}
+
+/// Whether the task may use images that are not complete. If all processes of the driver are killed, the kernel has to
+/// end such a task. It does so by the parent-death signal of the container's first process, which ends the others of
+/// its PID namespace. Where the execution of the command changes an AppArmor profile or an SELinux label, it clears the
+/// signal, so the first process must be an init, which executes nothing.
+fn may_be_incomplete(node: &Node, spec: &TaskSpec) -> bool {
+    let copied = node.policy().rootfs == RootChoice::Copy;
+    let keeps_signal = spec.init || !(node.apparmor.is_used() || node.selinux.labels.is_some());
+    !spec.whole_image && keeps_signal && !copied && spec.runtime.is_none() && !spec.namespaces.host_pid
 }
 
 async fn read_profile(spec: &TaskSpec) -> Result<Option<SeccompProfile>, TaskError> {

@@ -139,10 +139,18 @@ impl Progress for PullEvents {
                 let text = format!("Image{name}: the native image is refused, its original is used: {problem}");
                 self.events.emit(text, []);
             }
+            PullEvent::Incomplete { layers, bytes } => {
+                let size = bytes as f64 / MEBIBYTE;
+                let text = format!(
+                    "Image{name}: the task starts before all of it is here: {layers} layers, {size:.1} MiB arrive \
+                     meanwhile"
+                );
+                self.events.emit(text, [("layers", layers.to_string()), ("bytes", bytes.to_string())]);
+            }
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } => {
                 self.pace().state = State::Downloading { bytes_done, bytes_total, layers_done, layers };
             }
-            PullEvent::Done { digest, bytes, elapsed, cached: false } => {
+            PullEvent::Done { digest, bytes, elapsed, cached: false } if bytes > 0 => {
                 let (size, seconds) = (bytes as f64 / MEBIBYTE, elapsed.as_secs_f64());
                 let text = format!("Downloaded image{name}: {size:.1} MiB in {seconds:.1} s");
                 self.events.emit(text, [("digest", digest.to_string())]);

@@ -19,7 +19,7 @@ use super::super::{
     layers::{self, LayerMeta},
     layout::{DIRECTORIES, FILES, Layout, Version, boot_id},
     lease_record::Lease,
-    staging_lock, tree,
+    partial, staging_lock, tree,
 };
 use crate::{error::StoreError, files};
 
@@ -33,6 +33,8 @@ pub(super) struct Facts {
     /// The store's own directory has an empty path.
     pub(super) directories: Vec<(PathBuf, Directory)>,
     pub(super) layers: Vec<LayerFacts>,
+    /// Layers whose data is coming.
+    pub(super) incomplete: BTreeSet<Digest>,
     /// Layers of implied directories, and whether they have files.
     pub(super) implied: Vec<(PathBuf, Digest, bool)>,
     /// Manifests and configs, and whether their bytes hash to their name.
@@ -144,6 +146,7 @@ pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreErro
         owner: rustix::process::geteuid().as_raw(),
         directories: Vec::new(),
         layers: Vec::new(),
+        incomplete: BTreeSet::new(),
         implied: Vec::new(),
         documents: Vec::new(),
         images: Vec::new(),
@@ -217,6 +220,11 @@ impl Lister<'_> {
         let digest = Digest::from_hex(&name);
         match (directory, digest) {
             ("layers", Some(diff_id)) if meta.is_dir() => self.layer(path, diff_id)?,
+            // The file of events.
+            ("partial", None) if meta.is_file() => {}
+            ("partial", Some(_)) if meta.is_dir() => {
+                self.facts.incomplete.extend(partial::read(path)?.map(|partial| partial.meta.diff_id));
+            }
             ("fixups", Some(key)) if meta.is_dir() => {
                 self.facts.implied.push((relative, key, identity(path).is_some()));
             }
@@ -252,7 +260,8 @@ impl Lister<'_> {
 
     fn layer(&mut self, path: &Path, diff_id: Digest) -> Result<(), StoreError> {
         for inside in listing(path)? {
-            let known = [layers::DIRECTORY, layers::IMAGE, layers::RECORD].iter().any(|name| inside.ends_with(name));
+            let names = [layers::DIRECTORY, layers::IMAGE, layers::READS, layers::RECORD];
+            let known = names.iter().any(|name| inside.ends_with(name));
             if is_temporary(&inside) {
                 self.facts.temporaries.push(self.relative(&inside));
             } else if !known {

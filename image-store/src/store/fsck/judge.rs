@@ -112,6 +112,7 @@ struct Judge<'a> {
     /// Readable leases with an existing owner.
     leases: Vec<&'a Lease>,
     without_owner: BTreeSet<&'a PathBuf>,
+    /// Layers on disk, also those whose data is coming.
     layers: BTreeSet<&'a Digest>,
     implied: BTreeSet<&'a Digest>,
     documents: BTreeMap<&'a str, BTreeSet<&'a Digest>>,
@@ -140,7 +141,7 @@ impl<'a> Judge<'a> {
             images: facts.images.iter().filter(|found| found.in_place).filter_map(readable).collect(),
             leases: held.into_iter().filter_map(readable).map(|(_, lease)| lease).collect(),
             without_owner: without_owner.into_iter().map(|found| &found.path).collect(),
-            layers: facts.layers.iter().map(|layer| &layer.diff_id).collect(),
+            layers: facts.layers.iter().map(|layer| &layer.diff_id).chain(&facts.incomplete).collect(),
             implied: facts.implied.iter().map(|(_, key, _)| key).collect(),
             documents,
         }

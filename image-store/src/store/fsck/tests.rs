@@ -139,6 +139,7 @@ prop_compose! {
                 .filter(|(_, damage)| **damage != 7)
                 .map(|(name, damage)| layer(name, *damage))
                 .collect(),
+            incomplete: BTreeSet::new(),
             implied: (10u8..)
                 .zip(&implied)
                 .filter(|(_, state)| **state > 0)
@@ -257,6 +258,7 @@ fn an_unknown_format_is_the_only_finding() {
         owner: 0,
         directories: vec![(PathBuf::new(), Directory::Replaced)],
         layers: vec![layer(1, 1)],
+        incomplete: BTreeSet::new(),
         implied: Vec::new(),
         documents: Vec::new(),
         images: Vec::new(),

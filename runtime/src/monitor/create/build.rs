@@ -64,6 +64,7 @@ impl CgroupsJoined {
                 peers,
                 start_hooks: start_hooks(job, plan),
                 own_labels: own_labels(plan),
+                ends_with_monitor: job.args.layer_group.is_some(),
                 ..written.command
             },
             ids: plan.id_range(),

@@ -81,6 +81,8 @@ fn nil_and_empty_values_count_as_unset() {
         all.insert(option.name.to_owned(), value);
     }
     all.insert("image".into(), json!("nginx:1.27"));
+    // The default of this option is not the empty value.
+    all.insert("lazy".into(), json!(true));
     let spec = decode(Json::Object(all));
     assert_eq!(TaskSpec { entrypoint: None, ..spec }, decode(json!({})));
 }

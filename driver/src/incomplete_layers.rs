@@ -1,0 +1,131 @@
+//! Layers that tasks use before they are complete: what an earlier plugin served is served again, and what happens to
+//! the layers becomes task events.
+
+use std::sync::Arc;
+
+use image_store::{LayerEvent, LayerEventKind, LeaseOwner};
+use runtime::plan::ContainerId;
+
+use crate::{
+    blocking::blocking,
+    config,
+    events::TaskEvents,
+    node::Node,
+    plan::{self, NomadTask},
+    task::{TaskRef, Tasks},
+};
+
+/// Begins to attend to incomplete layers. Returns at once. Needs an async runtime.
+pub fn attend(node: &Arc<Node>, tasks: &Tasks) {
+    let (observer, tasks) = (Arc::downgrade(node), tasks.clone());
+    node.store.on_layer_event(move |event| {
+        if let Some(node) = observer.upgrade() {
+            handle(&node, &tasks, &event);
+        }
+    });
+    let runtime = node.runtime.clone();
+    let resumed = node.store.resume_layers(move |files| {
+        let inodes: Vec<u64> = files.iter().map(|(_, inode)| *inode).collect();
+        runtime.layer_group(&inodes).unwrap_or_else(|error| {
+            tracing::error!(%error, "whether a monitor holds the group of incomplete layers is not known");
+            None
+        })
+    });
+    if let Err(error) = resumed {
+        tracing::error!(%error, "incomplete layers are not served");
+    }
+}
+
+/// Passes the credentials of a running task on to the service of its image's layers: they are in no file.
+pub fn pass_credentials(node: &Node, task: &NomadTask) {
+    if !node.store.resumes_layers() {
+        return;
+    }
+    let Ok(spec) = config::decode_task(&task.driver_config, node.policy()) else { return };
+    if let (Some(credentials), Ok(image)) = (&spec.auth, spec.image.parse()) {
+        node.store.renew_credentials(&image, credentials);
+    }
+}
+
+fn handle(node: &Arc<Node>, tasks: &Tasks, event: &LayerEvent) {
+    for container in containers(&event.owners) {
+        let task = tasks.list().into_iter().find(|task| is_of(task, &container, node));
+        if let (Some(task), Some(text)) = (task, text(&event.kind)) {
+            let info = task.info();
+            events_of(node, &info.task_id, &info.alloc_id, &info.name).emit(text, [("layer", event.layer.to_string())]);
+        }
+        if event.kind == LayerEventKind::Complete {
+            tokio::spawn(end_guard(node.clone(), container));
+        }
+    }
+}
+
+fn is_of(task: &TaskRef, container: &str, node: &Node) -> bool {
+    plan::container_id(&task.info().task_id, node.config.driver).as_str() == container
+}
+
+fn events_of(node: &Node, task: &str, alloc: &str, name: &str) -> TaskEvents {
+    node.events.of_task(task, alloc, name)
+}
+
+/// The containers of leases, each once. Pure.
+fn containers(owners: &[LeaseOwner]) -> Vec<String> {
+    let mut containers: Vec<String> = owners
+        .iter()
+        .filter_map(|owner| match owner.principal() {
+            LeaseOwner::Task { container } => Some(container),
+            _ => None,
+        })
+        .collect();
+    containers.sort();
+    containers.dedup();
+    containers
+}
+
+async fn end_guard(node: Arc<Node>, container: String) {
+    let Ok(container) = container.parse::<ContainerId>() else { return };
+    let ended = blocking(move || node.end_guard(&container));
+    if let Err(error) = ended.await {
+        tracing::warn!(%error, "a container keeps the guard of its layers");
+    }
+}
+
+/// The event that a task's users see. Pure.
+fn text(kind: &LayerEventKind) -> Option<String> {
+    Some(match kind {
+        // A layer that comes as it should is no news. The log has it.
+        LayerEventKind::Complete => return None,
+        LayerEventKind::Refused { problem } => {
+            format!("A layer of the image is not the one that its manifest promises; no other task gets it: {problem}")
+        }
+        LayerEventKind::WrongChunk { source } => {
+            format!("{source} delivered wrong bytes of a layer. They were not used; other sources are asked")
+        }
+        LayerEventKind::Stalled { missing, problem } => {
+            format!("The rest of a layer does not arrive ({missing} parts are missing); reads of it wait: {problem}")
+        }
+        LayerEventKind::ReadFailed { problem } => {
+            format!("A file of the image could not be read (EIO), because its data did not arrive: {problem}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_with_several_leases_is_told_once() {
+        let task = |container: &str| LeaseOwner::Task { container: container.to_owned() };
+        let mounted = LeaseOwner::MountedImage { container: "a".to_owned(), number: 0 };
+        let command = LeaseOwner::Operator { process: 1, started: 2 };
+        assert_eq!(containers(&[task("b"), task("a"), mounted, command]), ["a", "b"]);
+    }
+
+    #[test]
+    fn only_problems_are_told() {
+        assert_eq!(text(&LayerEventKind::Complete), None);
+        let stalled = LayerEventKind::Stalled { missing: 7, problem: "registry.example: gone".to_owned() };
+        assert!(text(&stalled).is_some_and(|text| text.contains("7 parts") && text.contains("registry.example")));
+    }
+}

@@ -1,0 +1,116 @@
+//! The local store as the service of partial layers sees it.
+
+use std::{
+    fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use layer::Digest;
+
+use super::{
+    image_record::LayerRecord,
+    layers::{self, LayerMeta},
+    lease_record,
+    local::LocalStore,
+    partial::{self, EVENTS, Partial, SOURCE, STATE, Source},
+    staging::Staged,
+    trash,
+};
+use crate::{
+    error::StoreError,
+    files::{self, Durability},
+    lease::LeaseOwner,
+    native,
+    reference::Reference,
+};
+
+impl LocalStore {
+    /// The file of events. One process at a time uses it.
+    pub(crate) fn layer_events(&self) -> PathBuf {
+        self.layout.directory("partial").join(EVENTS)
+    }
+
+    /// The partial layers of this store that are not complete.
+    pub(crate) fn partials(&self) -> Result<Vec<Partial>, StoreError> {
+        Ok(partial::all(&self.layout)?
+            .into_iter()
+            .filter(|partial| partial::is_incomplete(&partial.directory))
+            .collect())
+    }
+
+    /// Whether there is a partial layer in a directory, which is not complete.
+    pub(crate) fn is_incomplete(directory: &Path) -> bool {
+        partial::is_incomplete(directory)
+    }
+
+    /// Whether a container has a lease of a layer that is not complete.
+    pub(crate) fn uses_incomplete_layers(&self, container: &str) -> Result<bool, StoreError> {
+        let task = LeaseOwner::Task { container: container.to_owned() };
+        let mut leases = lease_record::leases(&self.layout)?;
+        leases.retain(|lease| lease.owner.principal() == task);
+        let incomplete = self.partials()?;
+        Ok(leases.iter().any(|lease| incomplete.iter().any(|partial| lease.layers.contains(&partial.meta.diff_id))))
+    }
+
+    /// Where the partial layer of a native layer is, or would be.
+    pub(crate) fn partial_directory(&self, layer: &LayerRecord) -> PathBuf {
+        partial::directory(&self.layout, layer)
+    }
+
+    /// The partial layer in a directory, if there is one.
+    pub(crate) fn partial(&self, directory: &Path) -> Result<Option<Partial>, StoreError> {
+        Ok(partial::read(directory)?.filter(|partial| partial::is_incomplete(&partial.directory)))
+    }
+
+    /// Moves the files of a partial layer to their place. What is there already cannot be used and is removed.
+    pub(crate) fn commit_partial(
+        &self,
+        staged: &Staged,
+        target: &Path,
+        (meta, image): (&LayerMeta, &Reference),
+    ) -> Result<Partial, StoreError> {
+        files::write_json(&staged.path().join(layers::RECORD), meta, Durability::Later)?;
+        let source = Source { image: image.clone() };
+        files::write_json(&staged.path().join(SOURCE), &source, Durability::Later)?;
+        failpoint::at("partial-before-rename");
+        if !files::rename_directory(staged.path(), target)? {
+            self.discard_partial(target)?;
+            if !files::rename_directory(staged.path(), target)? {
+                return Err(StoreError::io("renaming to", target)(io::Error::from(io::ErrorKind::AlreadyExists)));
+            }
+        }
+        Ok(Partial { directory: target.to_owned(), meta: meta.clone(), image: image.clone() })
+    }
+
+    /// Removes a partial layer. A mount of it keeps the data that is here.
+    pub(crate) fn discard_partial(&self, directory: &Path) -> Result<(), StoreError> {
+        {
+            let _exclusive = self.layout.lock_exclusive()?;
+            trash::discard(&self.layout, directory)?;
+        }
+        trash::empty(&self.layout)
+    }
+
+    /// Makes a complete layer an ordinary one. `reads` are the chunks that were read first, if they were noted.
+    pub(crate) fn finish_partial(&self, directory: &Path, reads: Option<&[Range<usize>]>) -> Result<(), StoreError> {
+        let Some(partial) = partial::read(directory)? else { return Ok(()) };
+        let staged = self.staging()?.directory()?;
+        let (image, second) = (directory.join(layers::IMAGE), staged.path().join(layers::IMAGE));
+        fs::hard_link(&image, &second).map_err(StoreError::io("linking", &image))?;
+        if let Some(reads) = reads {
+            files::write_json(&staged.path().join(layers::READS), &native::format_chunks(reads), Durability::Later)?;
+        }
+        failpoint::at("partial-before-commit");
+        layers::commit(&self.layout, staged.path(), &partial.meta.of_this_boot()?)?;
+        failpoint::at("partial-before-state");
+        STATE.iter().try_for_each(|name| files::remove_file(&directory.join(name)))
+    }
+}
+
+impl LocalStore {
+    /// The chunks of a layer that containers read first, as text; `None` if they were not noted.
+    pub(crate) fn first_reads(&self, diff_id: &Digest) -> Result<Option<String>, StoreError> {
+        files::read_json(&self.layout.layer(diff_id).join(layers::READS))
+    }
+}

@@ -1,0 +1,356 @@
+//! Tasks that start before their image is complete.
+
+use std::{
+    collections::HashSet,
+    fs,
+    io::Write,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use fixtures::{
+    busybox,
+    image::{Compression, Entry, Layer, archive},
+    must::Must,
+    process,
+    registry::{Action, Fault, Registry},
+    wait::{eventually, seconds},
+};
+use kit::{node::Node, plugin::Plugin, task::Task};
+use proto::driver::DriverTaskEvent;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value as Json, json};
+
+use crate::{layers::mounts_images, operator};
+
+/// Lines of the large file. Together they are several megabytes.
+const LINES: usize = 100_000;
+/// Prints the number of lines of the file that are as they should be.
+const COUNT: &str = "grep -c '^line [0-9]* of the large file$' /large";
+/// Waits until the test goes on.
+const PAUSE: &str = "while [ ! -e /local/go ]; do sleep 0.02; done";
+/// Metadata and hash tree of a layer are asked for before its data.
+const FRONT: usize = 2;
+
+/// A registry with a native image of busybox, and with the large file in the layer with this digest.
+struct Scene {
+    registry: Registry,
+    name: String,
+    layer: String,
+}
+
+impl Scene {
+    async fn new(node: &Node) -> Option<Self> {
+        if !mounts_images(node) || !announces_reads(node) {
+            return None;
+        }
+        let mut large = Vec::new();
+        (0..LINES).for_each(|line| writeln!(large, "line {line} of the large file").must("memory"));
+        let built = busybox::with(Compression::Gzip, [Layer::of([Entry::file("large", large)])]);
+        let (layout, native) = (node.root().join("layout.tar"), node.root().join("native"));
+        fs::write(&layout, archive(built.layout(json!({"org.opencontainers.image.ref.name": "1"})))).must("a layout");
+        let paths = [&layout, &native].map(|path| path.display().to_string());
+        operator::run(node, &["image", "convert", &paths[0], &paths[1]]).await.well();
+        let registry = Registry::start();
+        let name = registry.reference("team/native:1");
+        operator::run(node, &["image", "push", &paths[1], &name]).await.well();
+        let blobs = fs::read_dir(native.join("blobs/sha256")).must("blobs").map(|blob| blob.must("a blob"));
+        let layer = blobs.max_by_key(|blob| blob.metadata().must("a size").len()).must("a layer");
+        let layer = layer.file_name().to_string_lossy().into_owned();
+        Some(Self { registry, name, layer })
+    }
+
+    /// The registry delivers the front of the layer with the large file, and then nothing.
+    fn stop(&self, front: usize) {
+        self.registry.fault(Fault::on(&self.layer, Action::Status(503, Vec::new())).after(front));
+    }
+}
+
+/// Whether this kernel tells of reads before they happen (Linux 6.14). Prints the reason of a skipped test.
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+fn announces_reads(_: &Node) -> bool {
+    let (release, version) = crate::layers::kernel();
+    if version < (6, 15) {
+        println!("skipped: Linux {release} does not announce reads");
+    }
+    version >= (6, 15)
+}
+
+fn lazy() -> Json {
+    json!({"lazy": {"min_size": "1"}})
+}
+
+/// Ends the task's [`PAUSE`].
+fn tell(task: &Task) {
+    fs::write(task.dir().join("local/go"), "").must("tell the task to go on");
+}
+
+/// Waits until the task says that its next read waits.
+async fn begins(task: &Task) {
+    task.stdout().contains("begins", seconds(30)).await;
+}
+
+/// The process of a task with this name, by its record.
+fn process_of(node: &Node, task: &Task, record: &str) -> Option<i32> {
+    let tasks = fs::read_dir(node.state_dir().join("tasks")).must("tasks");
+    let paths = tasks.map(|entry| entry.must("an entry").path());
+    let mut found = paths.filter(|path| path.to_string_lossy().contains(task.id().rsplit('/').next().unwrap_or("")));
+    let text = fs::read(found.next()?.join(record)).ok()?;
+    let record: Json = serde_json::from_slice(&text).ok()?;
+    let pid = record["pid"].as_i64().or_else(|| record["record"]["pid"].as_i64())?;
+    i32::try_from(pid).ok()
+}
+
+fn lives(pid: i32) -> bool {
+    process::status_field(pid, "State").is_some_and(|state| !state.starts_with('Z'))
+}
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).must("a pid"), Signal::KILL).must("kill");
+}
+
+async fn finish(task: &Task, plugin: &mut Plugin) -> String {
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    task.stdout().all(seconds(5)).await
+}
+
+#[tokio::test]
+async fn a_task_starts_before_its_image_is_here_and_reads_all_of_it() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    scene.stop(FRONT);
+    let mut plugin = node.launch_with(lazy()).await;
+    let task = node.task(&scene.name).sh(&format!("echo begins; {COUNT}")).build(&mut plugin).await;
+    plugin.started(&task).await;
+    begins(&task).await;
+    let told = |event: &DriverTaskEvent| event.message.contains("the task starts before all of it is here");
+    plugin.streams.event("the start of an incomplete image", told).await;
+    let waits = |event: &DriverTaskEvent| event.message.contains("reads of it wait");
+    plugin.streams.event("the registry's failure", waits).await;
+    assert!(process_of(&node, &task, "guard.json").is_some());
+    let listed = operator::run(&node, &["image", "ls", "--json"]).await.well().json();
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    scene.registry.heal();
+    assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
+    // The next task finds an ordinary image.
+    let complete = || fs::read_dir(node.data_dir().join("images/layers")).is_ok_and(|layers| layers.count() == 2);
+    assert!(eventually(seconds(30), complete).await, "the image is completed");
+    scene.stop(0);
+    let task = node.task(&scene.name).sh(COUNT).build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert!(process_of(&node, &task, "guard.json").is_none());
+    assert_eq!(finish(&task, &mut plugin).await, format!("{LINES}\n"));
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_task_or_a_node_can_ask_for_the_whole_image() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    let mut plugin = node.launch_with(lazy()).await;
+    let task = node.task(&scene.name).option("lazy", json!(false)).sh(COUNT).build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert!(process_of(&node, &task, "guard.json").is_none());
+    assert_eq!(finish(&task, &mut plugin).await, format!("{LINES}\n"));
+    operator::run(&node, &["image", "prune"]).await.well();
+    plugin.shutdown().await;
+    let mut plugin = node.launch_with(json!({"lazy": {"enabled": false}})).await;
+    let task = node.task(&scene.name).sh(COUNT).build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert!(process_of(&node, &task, "guard.json").is_none());
+    assert_eq!(finish(&task, &mut plugin).await, format!("{LINES}\n"));
+    assert!(fs::read_dir(node.data_dir().join("images/partial")).is_ok_and(|mut partial| partial.next().is_none()));
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn reads_wait_for_the_next_plugin() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    scene.stop(FRONT);
+    let mut plugin = node.launch_with(lazy()).await;
+    let task = node.task(&scene.name).sh(&format!("echo begins; {COUNT}")).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    begins(&task).await;
+    plugin.process.kill().await;
+    scene.registry.heal();
+    assert!(!task.groups.members().is_empty(), "the task waits for the next plugin");
+    let mut plugin = node.launch_with(lazy()).await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_guard_ends_when_the_image_is_complete_and_the_task_goes_on() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    let mut plugin = node.launch_with(lazy()).await;
+    let task = node.task(&scene.name).sh(&format!("echo begins; {PAUSE}; echo ends")).build(&mut plugin).await;
+    plugin.started(&task).await;
+    begins(&task).await;
+    let guard = process_of(&node, &task, "guard.json").must("a guard");
+    assert!(eventually(seconds(30), || !lives(guard)).await, "the guard ends");
+    tell(&task);
+    assert_eq!(finish(&task, &mut plugin).await, "begins\nends\n");
+    node.finish(plugin).await;
+}
+
+/// No process of the driver is left, so no read can be answered any more: the kernel ends the task.
+#[tokio::test]
+async fn a_task_with_an_incomplete_image_ends_when_plugin_and_monitor_are_killed() {
+    for guard_first in [false, true] {
+        let node = Node::new();
+        let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+        scene.stop(FRONT);
+        let mut plugin = node.launch_with(lazy()).await;
+        let script = format!("echo begins; while true; do {COUNT}; done");
+        let task = node.task(&scene.name).sh(&script).build(&mut plugin).await;
+        let handle = plugin.started(&task).await;
+        begins(&task).await;
+        let monitor = process_of(&node, &task, "monitor.json").must("a monitor");
+        let guard = process_of(&node, &task, "guard.json").must("a guard");
+        if guard_first {
+            kill(guard);
+        }
+        plugin.process.kill().await;
+        kill(monitor);
+        assert!(eventually(seconds(10), || task.groups.members().is_empty()).await, "the task is ended");
+        assert!(eventually(seconds(10), || !lives(guard)).await, "the guard ends");
+        scene.registry.heal();
+        let plugin = node.launch_with(lazy()).await;
+        plugin.recover(&handle).await.must("RecoverTask");
+        plugin.wait(task.id()).await;
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await, "begins\n", "no read saw zeros");
+        node.finish(plugin).await;
+    }
+}
+
+/// A registry that is gone for longer than the operator allows.
+#[tokio::test]
+async fn a_read_fails_after_the_time_limit_and_a_later_one_succeeds() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    scene.stop(FRONT);
+    let mut plugin = node.launch_with(json!({"lazy": {"min_size": "1", "read_timeout": "1s"}})).await;
+    let script = format!("echo begins; cat /large >/dev/null || echo failed; {PAUSE}; {COUNT}");
+    let task = node.task(&scene.name).sh(&script).build(&mut plugin).await;
+    let began = Instant::now();
+    plugin.started(&task).await;
+    task.stdout().contains("failed", seconds(30)).await;
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    let told = |event: &DriverTaskEvent| event.message.contains("could not be read (EIO)");
+    plugin.streams.event("the failed read", told).await;
+    scene.registry.heal();
+    tell(&task);
+    assert_eq!(finish(&task, &mut plugin).await, format!("begins\nfailed\n{LINES}\n"));
+    node.finish(plugin).await;
+}
+
+/// Files that the readers of the kill test hash, each of several chunks.
+const FILES: usize = 12;
+const FILE: usize = 700_000;
+
+/// Kills plugins, monitors and both at random moments while tasks read. `OCI_RS_LAZY_START_KILLS` sets their number.
+#[tokio::test]
+async fn kills_of_plugins_and_monitors_never_show_a_wrong_byte() {
+    let kills: usize = std::env::var("OCI_RS_LAZY_START_KILLS").map_or(12, |kills| kills.parse().must("a number"));
+    let node = Node::new();
+    if !mounts_images(&node) || !announces_reads(&node) {
+        return node.finish_without_plugin().await;
+    }
+    let (native, sums) = hashed_files(&node).await;
+    let mut killed = 0;
+    let mut plugin = node.launch_with(lazy()).await;
+    while killed < kills {
+        let mut random = Random::new(killed as u64 + 1);
+        // A new registry: its image is not on the node.
+        let registry = Registry::start();
+        let name = registry.reference("team/native:1");
+        operator::run(&node, &["image", "push", &native.display().to_string(), &name]).await.well();
+        registry.fault(Fault::on("/blobs/", Action::Delay(Duration::from_millis(15))).method("GET"));
+        let readers = "for i in $(seq 0 11); do busybox md5sum /files/$i & done; wait; echo all";
+        let task = node.task(&name).sh(readers).build(&mut plugin).await;
+        let handle = plugin.started(&task).await;
+        loop {
+            tokio::time::sleep(Duration::from_millis(random.next() % 60)).await;
+            // The plugin twice as often: it is what the reads survive.
+            let (of_plugin, of_monitor) = match random.next() % 4 {
+                0 => (false, true),
+                1 => (true, true),
+                _ => (true, false),
+            };
+            let monitor = process_of(&node, &task, "monitor.json").filter(|monitor| of_monitor && lives(*monitor));
+            if of_plugin {
+                plugin.process.kill().await;
+                killed += 1;
+            }
+            if let Some(monitor) = monitor {
+                kill(monitor);
+                killed += 1;
+            }
+            if of_plugin {
+                plugin = node.launch_with(lazy()).await;
+                plugin.recover(&handle).await.must("RecoverTask");
+            }
+            if task.groups.members().is_empty() || killed >= kills {
+                break;
+            }
+        }
+        plugin.wait(task.id()).await;
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        let said = task.stdout().all(seconds(30)).await;
+        for line in said.lines().filter(|line| *line != "all") {
+            assert!(sums.contains(line), "after {killed} kills: {line:?} is none of {sums:?}");
+        }
+        operator::run(&node, &["image", "prune"]).await.well();
+    }
+    node.finish(plugin).await;
+}
+
+/// Numbers that look random and are the same each time (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(length).collect()
+    }
+}
+
+/// A native image with the files as a layout, and the lines that a container prints for them.
+async fn hashed_files(node: &Node) -> (PathBuf, HashSet<String>) {
+    let mut random = Random::new(7);
+    let contents: Vec<Vec<u8>> = (0..FILES).map(|_| random.bytes(FILE)).collect();
+    let on_host = node.root().join("files");
+    fs::create_dir(&on_host).must("a directory");
+    let mut sums = HashSet::new();
+    for (number, content) in contents.iter().enumerate() {
+        let path = on_host.join(number.to_string());
+        fs::write(&path, content).must("a file");
+        let said = std::process::Command::new("md5sum").arg(&path).output().must("md5sum");
+        let sum = String::from_utf8_lossy(&said.stdout).split(' ').next().unwrap_or_default().to_owned();
+        sums.insert(format!("{sum}  /files/{number}"));
+    }
+    let files = contents.into_iter().enumerate();
+    let entries = files.map(|(number, content)| Entry::file(format!("files/{number}"), content));
+    let layer = Layer::of([Entry::dir("files")].into_iter().chain(entries));
+    let built = busybox::with(Compression::Gzip, [layer]);
+    let (layout, native) = (node.root().join("hashed.tar"), node.root().join("hashed"));
+    fs::write(&layout, archive(built.layout(json!({"org.opencontainers.image.ref.name": "1"})))).must("a layout");
+    let paths = [&layout, &native].map(|path| path.display().to_string());
+    operator::run(node, &["image", "convert", &paths[0], &paths[1]]).await.well();
+    (native, sums)
+}
