@@ -12,7 +12,8 @@
 //! - `device_rules`, `device_program`: the devices that a container may use, as lines for v1 and as a BPF program for
 //!   v2.
 //! - `container`: the cgroups of one container.
-//! - `limits`, `oom_log`, `events`, `stats`, `usage`: resetting limits, counting events, measuring usage.
+//! - `limits`, `oom_log`, `events`: resetting limits, counting events.
+//! - `stats`, `open_counters`, `usage`: measuring usage.
 //! - `join`, `membership`: moving this process into cgroups.
 
 mod container;
@@ -26,6 +27,7 @@ mod kill;
 mod limits;
 mod membership;
 mod oom_log;
+pub(crate) mod open_counters;
 pub mod stats;
 pub mod usage;
 mod version;

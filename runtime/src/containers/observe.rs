@@ -11,12 +11,13 @@ use std::{
 
 use super::{
     runtime::containers,
-    stats::{self, OpenCounters, StatsReader},
+    stats::{self, StatsReader},
     status::{Status, status},
     sweep::orphaned_layers,
     watch::TaskWatch,
 };
 use crate::{
+    cgroup::open_counters::OpenCounters,
     error::{Context, RuntimeError},
     plan::{ContainerId, ContainerPlan},
     rootfs::writable_layer,

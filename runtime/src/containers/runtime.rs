@@ -7,9 +7,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{category_pairs::CategoryPairs, id_ranges::IdRanges, stats::OpenCounters};
+use super::{category_pairs::CategoryPairs, id_ranges::IdRanges};
 use crate::{
     address::NamespaceAddress,
+    cgroup::open_counters::OpenCounters,
     command::kernel_version,
     directory_watch::{self, DirectoryWatch},
     error::{Context, ExecError, RuntimeError},

@@ -1,15 +1,12 @@
 //! The counters of a container: resource usage and cgroup events.
 
-use std::{
-    collections::HashMap,
-    fs::File,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-};
+use std::{fs::File, sync::Arc};
 
 use super::runtime::Runtime;
 use crate::{
     cgroup::{
         CgroupEvents, Cgroups,
+        open_counters::OpenCounters,
         stats::{Counters, Stats},
     },
     error::{Context, RuntimeError},
@@ -64,37 +61,6 @@ impl StatsReader {
 /// A layer with less free space is full. That of a small one is a sixteenth.
 const MOST_LEFT: u64 = 1 << 20;
 
-/// The counters that are open now, by the container's first process: an id can be used again. All readers of a
-/// container share its files. They close with the last reader.
-#[derive(Debug, Default)]
-pub(super) struct OpenCounters(Mutex<HashMap<Init, Weak<Counters>>>);
-
-/// Pid and start time of a container's first process.
-type Init = (i32, u64);
-
-impl OpenCounters {
-    /// The open counters of a container; `None` if it has no reader.
-    pub fn get(&self, init: Init) -> Option<Arc<Counters>> {
-        self.lock().get(&init)?.upgrade()
-    }
-
-    /// The counters of a container, opened if it has no reader.
-    fn open(&self, init: Init, groups: &Cgroups) -> Arc<Counters> {
-        let mut known = self.lock();
-        if let Some(open) = known.get(&init).and_then(Weak::upgrade) {
-            return open;
-        }
-        known.retain(|_, counters| counters.strong_count() > 0);
-        let opened = Arc::new(Counters::open(groups));
-        known.insert(init, Arc::downgrade(&opened));
-        opened
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Init, Weak<Counters>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Opens the counters of the running container with this directory. Takes no lock of the container.
 pub(super) fn open(task: &TaskDir, id: &ContainerId, counters: &OpenCounters) -> Result<StatsReader, RuntimeError> {
     let not_running = || RuntimeError::NotRunning(id.clone());
@@ -121,30 +87,5 @@ impl Runtime {
     /// Opens the counters of a running container.
     pub fn stats_reader(&self, id: &ContainerId) -> Result<StatsReader, RuntimeError> {
         open(&self.task(id), id, &self.inner.counters)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cgroup::Version;
-
-    #[test]
-    fn readers_of_a_container_share_its_files_until_the_last_one_ends() {
-        let open = OpenCounters::default();
-        let groups = Cgroups { version: Version::V2, members: Vec::new() };
-        assert!(open.get((7, 100)).is_none());
-        let (one, two) = (open.open((7, 100), &groups), open.open((7, 100), &groups));
-        assert!(Arc::ptr_eq(&one, &two));
-        // Another process with the same pid.
-        let later = open.open((7, 200), &groups);
-        assert!(!Arc::ptr_eq(&one, &later));
-        drop(one);
-        assert!(open.get((7, 100)).is_some_and(|found| Arc::ptr_eq(&found, &two)));
-        drop(two);
-        assert!(open.get((7, 100)).is_none());
-        let known = open.open((8, 1), &groups);
-        assert_eq!(open.lock().len(), 2, "those without readers are forgotten");
-        drop((known, later));
     }
 }

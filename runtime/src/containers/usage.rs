@@ -4,9 +4,9 @@ use std::{fs, os::unix::fs::MetadataExt, sync::Arc};
 
 use host::tree_size::{self, TreeSize};
 
-use super::{runtime::Runtime, stats::OpenCounters};
+use super::runtime::Runtime;
 use crate::{
-    cgroup::{Cgroups, usage::Usage},
+    cgroup::{Cgroups, open_counters::OpenCounters, usage::Usage},
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::ProcessRecord,
