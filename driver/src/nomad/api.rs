@@ -202,7 +202,9 @@ impl Api {
             Ok(mut segments) => drop(segments.pop_if_empty().extend(path)),
             Err(()) => return Err(ApiError::Failed("the address is not that of an agent".to_owned())),
         }
-        url.query_pairs_mut().extend_pairs(query);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
         if let Some(region) = &self.region {
             url.query_pairs_mut().append_pair("region", region);
         }

@@ -186,9 +186,9 @@ impl Follower {
             return;
         }
         let found = filter.images(job);
-        for (reason, image) in &found.skipped {
+        for &(reason, ref image) in &found.skipped {
             tracing::debug!(task = image.task, image = image.name, reason, "image not prefetched");
-            self.skipped(*reason, 1);
+            self.skipped(reason, 1);
         }
         let too_many = self.queue.set(key(job), version, found.wanted);
         if too_many > 0 {

@@ -93,7 +93,7 @@ mod tests {
             leave_in(&run, &one).unwrap();
         }
         let known = |run: &Path| pointers(run).into_iter().map(|(_, volumes)| volumes.unwrap()).collect::<Vec<_>>();
-        assert_eq!(known(&run), [one.clone()]);
+        assert_eq!(known(&run), std::slice::from_ref(&one));
         fs::remove_dir(&one).unwrap();
         leave_in(&run, &other).unwrap();
         assert_eq!(known(&run), [other]);
