@@ -268,7 +268,8 @@ fn the_shipped_examples_are_specs() {
         found.push(name.to_string());
     }
     found.sort();
-    let expected = ["fuse=fuse", "kvm=kvm", "serial=meter", "usb=radio"].map(|name| format!("node.local/{name}"));
+    let expected =
+        ["fuse=fuse", "kvm=kvm", "nic=fast", "serial=meter", "usb=radio"].map(|name| format!("node.local/{name}"));
     assert_eq!(found, expected);
 }
 
