@@ -41,7 +41,7 @@ struct Scene {
 
 impl Scene {
     async fn new(node: &Node) -> Option<Self> {
-        if !mounts_images(node) || !announces_reads(node) {
+        if !mounts_images(node) || !announces_reads() {
             return None;
         }
         let mut large = Vec::new();
@@ -68,7 +68,7 @@ impl Scene {
 
 /// Whether this kernel tells of reads before they happen (Linux 6.14). Prints the reason of a skipped test.
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
-fn announces_reads(_: &Node) -> bool {
+fn announces_reads() -> bool {
     let (release, version) = crate::layers::kernel();
     if version < (6, 15) {
         println!("skipped: Linux {release} does not announce reads");
@@ -258,7 +258,7 @@ const FILE: usize = 700_000;
 async fn kills_of_plugins_and_monitors_never_show_a_wrong_byte() {
     let kills: usize = std::env::var("OCI_RS_LAZY_START_KILLS").map_or(12, |kills| kills.parse().must("a number"));
     let node = Node::new();
-    if !mounts_images(&node) || !announces_reads(&node) {
+    if !mounts_images(&node) || !announces_reads() {
         return node.finish_without_plugin().await;
     }
     let (native, sums) = hashed_files(&node).await;
