@@ -3,7 +3,12 @@
 //! A process opens such a file through `/proc/<pid>/fd/<descriptor>`. The holder may have ended, and another process
 //! may have its pid. So an address also has a number that identifies the file, and the opener compares it.
 
-use std::{fmt, ops::Range, path::PathBuf, str::FromStr};
+use std::{
+    fmt, fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 /// A descriptor of a process, and a number that identifies its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +38,12 @@ pub(crate) struct LayerMounts {
 pub(crate) struct DescriptorAddress {
     pub pid: u32,
     pub descriptor: i32,
+}
+
+/// Whether this entry of `/proc/<pid>/fd` is the group by which fanotify(7) announces reads of files. A descriptor that
+/// was just closed is none.
+pub(crate) fn is_group(descriptor: &Path) -> bool {
+    fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == "anon_inode:[fanotify]")
 }
 
 /// A text that is not an address.

@@ -82,10 +82,12 @@ async fn drop_at_any_poll() {
         if let Some(image) = done {
             image.unwrap();
             assert!(polls > 5, "only {polls} polls");
+            drop(store);
             world.assert_recovers(directory.path()).await;
             return;
         }
         settles(directory.path()).await;
+        drop(store);
         world.assert_recovers(directory.path()).await;
     }
 }
@@ -111,6 +113,7 @@ async fn drop_at_any_time() {
             Ok(image) => drop(image.unwrap()),
             Err(_) => settles(directory.path()).await,
         }
+        drop(store);
         world.assert_recovers(directory.path()).await;
     }
 }

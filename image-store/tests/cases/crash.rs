@@ -103,9 +103,12 @@ impl World {
         }
     }
 
-    /// Checks that the next process recovers the store, repeats no finished work, and leaves no data.
+    /// Checks that the next process recovers the store, repeats no finished work, and leaves no data. No store of an
+    /// earlier process is open.
     pub async fn assert_recovers(&self, root: &Path) {
         self.assert_sound(root);
+        // A request of a pull that was cut can still be on its way.
+        self.registry.disconnected().await;
         let store = open(root);
         // As the plugin does with the leases of removed tasks.
         for lease in store.leases().unwrap() {

@@ -13,14 +13,13 @@ use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 use super::runtime::Runtime;
 use crate::{
+    address::is_group,
     error::RuntimeError,
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
     state::{GUARD, MONITOR},
 };
 
-/// How the kernel names the descriptor of a group.
-const GROUP: &str = "anon_inode:[fanotify]";
 /// The event before a read, in the kernel's list of marks.
 const PRE_ACCESS: u64 = 0x0010_0000;
 
@@ -60,8 +59,7 @@ fn group_of(process: &ProcessRef, inodes: &[u64]) -> io::Result<Option<OwnedFd>>
     let of = |name: &str| Path::new("/proc").join(process.pid.to_string()).join(name);
     for entry in fs::read_dir(of("fd"))? {
         let entry = entry?;
-        // A descriptor that was just closed is none.
-        if !fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == GROUP) {
+        if !is_group(&entry.path()) {
             continue;
         }
         let name = entry.file_name().to_string_lossy().into_owned();

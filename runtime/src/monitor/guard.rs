@@ -4,14 +4,17 @@
 //! the plugin and the monitor are killed, the kernel closes the monitor's descriptors before it kills the container. So
 //! the guard, a fork of the monitor, holds the group until the container is gone. It kills the container when the
 //! monitor has ended, and ends with the container. The plugin ends it when the layers are complete.
+//!
+//! If plugin, monitor and guard are killed at once, the monitor can be the last of them. So the kernel holds the group
+//! some milliseconds longer than the monitor ([`LayerGroup`]).
 
 use std::{
-    fs,
     io::{self, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         raw::c_int,
     },
+    path::Path,
 };
 
 use confinement::{Confinement, Files, OwnCalls, calls};
@@ -23,8 +26,9 @@ use rustix::{
 };
 
 use crate::{
-    address::DescriptorAddress,
+    address::{DescriptorAddress, is_group},
     error::{Context, StartError},
+    packets,
     process::ProcessRef,
     state::{GUARD, TaskDir},
     sys::{self, Fork},
@@ -32,22 +36,43 @@ use crate::{
 
 /// The first descriptor above standard error.
 const FIRST: c_int = 3;
-/// How the kernel names the descriptor of a group.
-const GROUP: &str = "anon_inode:[fanotify]";
 
 /// The guard's process.
 pub(super) struct Guard(ProcessRef);
 
-/// Takes a copy of the plugin's group.
-pub(super) fn take_group(address: DescriptorAddress) -> Result<OwnedFd, StartError> {
-    let take = || -> io::Result<OwnedFd> {
-        let pid = i32::try_from(address.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-        let plugin = pidfd_open(pid, PidfdFlags::empty())?;
-        let group = pidfd_getfd(&plugin, address.descriptor, PidfdGetfdFlags::empty())?;
-        let found = fs::read_link(format!("/proc/self/fd/{}", group.as_raw_fd()))?;
-        if found.as_os_str() == GROUP { Ok(group) } else { Err(io::Error::other("it is another file")) }
-    };
-    Ok(take().context(|| "holding the group of incomplete layers".to_owned())?)
+/// A copy of the plugin's group.
+pub(super) struct LayerGroup {
+    group: OwnedFd,
+    /// A socket whose queue holds the group and the socket itself. No process closes the last descriptor of such a
+    /// socket: the kernel's collector of unreachable sockets does, in a thread of the kernel and after a timer's tick.
+    /// By then the kernel has sent the parent-death signal of this process.
+    _unreachable: OwnedFd,
+}
+
+impl AsFd for LayerGroup {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.group.as_fd()
+    }
+}
+
+impl LayerGroup {
+    /// Takes a copy of the plugin's group.
+    pub fn take(address: DescriptorAddress) -> Result<Self, StartError> {
+        let taken = copy_group(address).and_then(|group| {
+            let (sender, unreachable) = packets::connection()?;
+            packets::send(sender, &(), &[unreachable.as_fd(), group.as_fd()])?;
+            Ok(Self { group, _unreachable: unreachable })
+        });
+        Ok(taken.context(|| "holding the group of incomplete layers".to_owned())?)
+    }
+}
+
+fn copy_group(address: DescriptorAddress) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(address.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    let plugin = pidfd_open(pid, PidfdFlags::empty())?;
+    let group = pidfd_getfd(&plugin, address.descriptor, PidfdGetfdFlags::empty())?;
+    let found = format!("/proc/self/fd/{}", group.as_raw_fd());
+    if is_group(Path::new(&found)) { Ok(group) } else { Err(io::Error::other("it is another file")) }
 }
 
 impl Guard {

@@ -19,7 +19,7 @@ use super::{
     confine::confine,
     console::Terminal,
     create::{self, Job},
-    guard::{self, Guard},
+    guard::{Guard, LayerGroup},
     relay::Relay,
     report::{CreatedContainer, StartOutcome},
     watch::{self, RunningContainer},
@@ -94,7 +94,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
     record_self(&task)?;
     let plan: MonitorPlan =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
-    let layer_group = args.layer_group.map(guard::take_group).transpose()?;
+    let layer_group = args.layer_group.map(LayerGroup::take).transpose()?;
     let logs = Outputs::open(&plan.output)?;
     let (outputs, relay) = match plan.delivery {
         None => (logs, None),

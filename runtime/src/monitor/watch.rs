@@ -2,13 +2,17 @@
 
 use std::{
     io::{self, Write},
-    os::fd::OwnedFd,
     time::SystemTime,
 };
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::{console::Terminal, drain::LogDrain, guard::Guard, relay::Relay};
+use super::{
+    console::Terminal,
+    drain::LogDrain,
+    guard::{Guard, LayerGroup},
+    relay::Relay,
+};
 use crate::{
     cgroup::{CgroupEvents, Cgroups},
     error::{Context, RuntimeError},
@@ -35,7 +39,7 @@ pub(super) struct RunningContainer {
     pub relay: Option<Relay>,
     pub terminal: Option<Terminal>,
     /// The group of incomplete layers, and its guard.
-    pub layers: Option<(OwnedFd, Guard)>,
+    pub layers: Option<(LayerGroup, Guard)>,
 }
 
 /// Waits for the end of a container and records it. The record is written before the process is reaped: a process that
