@@ -162,17 +162,8 @@ impl Alloc {
         for point in lock(&self.mounts).drain(..) {
             unmount(&point, UnmountFlags::DETACH).ok();
         }
-        let groups = lock(&self.groups);
-        // A killed process leaves its cgroup a moment later.
-        for _ in 0..100 {
-            groups.values().for_each(TaskGroups::destroy);
-            let left = cgroup::find(&self.id);
-            if left.is_empty() {
-                break;
-            }
-            left.iter().rev().for_each(|group| drop(fs::remove_dir(group)));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        lock(&self.groups).values().for_each(TaskGroups::destroy);
+        remove_groups(&self.id);
     }
 
     /// Makes the FIFO of one stream of a task and starts its reader, as logmon does before each start of a task.
@@ -186,7 +177,24 @@ impl Alloc {
     }
 }
 
-fn ip(args: &[&str]) -> Result<(), String> {
+/// Removes the cgroups of an allocation whose processes were killed.
+pub(crate) fn remove_groups(alloc: &str) {
+    // A killed process leaves its cgroup a moment later.
+    for _ in 0..100 {
+        let left = cgroup::find(alloc);
+        if left.is_empty() {
+            break;
+        }
+        for group in left.iter().rev() {
+            cgroup::thaw(group);
+            fs::remove_dir(group).ok();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs ip(8).
+pub(crate) fn ip(args: &[&str]) -> Result<(), String> {
     let output =
         std::process::Command::new("ip").args(args).output().map_err(|error| format!("ip (iproute2): {error}"))?;
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }

@@ -16,6 +16,7 @@ pub mod hcl;
 pub mod hclog;
 pub mod intruder;
 pub mod leak;
+mod leftovers;
 pub mod log;
 pub mod node;
 pub mod plugin;

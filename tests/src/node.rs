@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs::File,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -18,6 +19,7 @@ use crate::{
     alloc::{Alloc, Allocs},
     cgroup::ClientGroups,
     leak::Traces,
+    leftovers,
     plugin::{Plugin, PluginCommand, nomad_config},
     task::TaskBuilder,
 };
@@ -28,6 +30,8 @@ pub struct Node {
     root: TempDir,
     allocs: Allocs,
     _groups: ClientGroups,
+    /// The lock of the directory.
+    _owner: File,
 }
 
 impl Default for Node {
@@ -40,12 +44,14 @@ impl Node {
     /// Makes the directories.
     pub fn new() -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests make containers: run them as root");
-        let root = TempDir::with_prefix("oci-rs-kit-").must("a directory for the node");
+        leftovers::remove_once();
+        let root = TempDir::with_prefix(leftovers::PREFIX).must("a directory for the node");
+        let owner = leftovers::claim(root.path());
         for name in ["tmp", "alloc"] {
             std::fs::create_dir(root.path().join(name)).must("a directory of the node");
         }
         let allocs = Allocs::new(root.path().join("alloc"));
-        Self { root, allocs, _groups: ClientGroups::acquire() }
+        Self { root, allocs, _groups: ClientGroups::acquire(), _owner: owner }
     }
 
     /// The directory that contains all directories of this node.
