@@ -66,7 +66,7 @@ impl Scene {
     }
 }
 
-/// Whether this kernel tells of reads before they happen (Linux 6.14). Prints the reason of a skipped test.
+/// Whether this kernel tells of reads before they happen (Linux 6.15). Prints the reason of a skipped test.
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
 fn announces_reads() -> bool {
     let (release, version) = crate::layers::kernel();
