@@ -7,10 +7,9 @@ use std::{
     fs::{self, File},
     path::Path,
     sync::Once,
-    time::Duration,
 };
 
-use fixtures::{cgroup, must::Must};
+use fixtures::must::Must;
 use rustix::{
     fs::{FlockOperation, flock},
     mount::{UnmountFlags, unmount},
@@ -93,7 +92,9 @@ mod tests {
         }
         drop(claim(&left));
         let _lock = claim(&used);
-        [&left, &used, &unknown].map(|root| remove_if_left(root));
+        for root in [&left, &used, &unknown] {
+            remove_if_left(root);
+        }
         assert!(!left.exists());
         assert!(used.exists(), "its process runs");
         assert!(unknown.exists(), "its process may not have locked it yet");

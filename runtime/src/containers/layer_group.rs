@@ -17,7 +17,7 @@ use crate::{
     error::RuntimeError,
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
-    state::{GUARD, MONITOR},
+    state::{GUARD, MONITOR, NO_GUARD_NEEDED},
 };
 
 /// The event before a read, in the kernel's list of marks.
@@ -49,7 +49,7 @@ impl Runtime {
         let record: Option<ProcessRecord> = task.read(GUARD)?;
         let Some(record) = record else { return Ok(()) };
         let ended =
-            ProcessRef::find(&record).and_then(|guard| guard.map_or(Ok(()), |guard| guard.signal(libc::SIGKILL)));
+            ProcessRef::find(&record).and_then(|guard| guard.map_or(Ok(()), |guard| guard.signal(NO_GUARD_NEEDED)));
         crate::error::Context::context(ended, || format!("ending the guard of {container}"))
     }
 }

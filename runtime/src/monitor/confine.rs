@@ -8,7 +8,7 @@ use std::{io, path::Path};
 use confinement::{Access, CheckedCall, Confinement, Files, OwnCalls, Place, Values, calls};
 use rustix::thread::CapabilitySet;
 
-use super::watch::RunningContainer;
+use super::{guard, watch::RunningContainer};
 use crate::{
     cgroup::Cgroups,
     error::{Context, RuntimeError},
@@ -79,6 +79,8 @@ fn restrict(running: &RunningContainer, cgroups: Option<&Cgroups>) -> io::Result
     // The kernel sends the parent-death signal in the name of the monitor, with the monitor's rights.
     let ends_container = running.layers.is_some();
     if ends_container {
+        // A guard that was killed is started again.
+        any.extend([guard::CALLS, calls::CONFINING]);
         capabilities |= CapabilitySet::KILL;
     }
     let files = Files { places, tcp: running.relay.is_some(), signals: ends_container };

@@ -19,7 +19,7 @@ use rustix::{
     time::Timespec,
 };
 
-use super::relay::Helper;
+use super::{guard::GuardedLayers, relay::Helper};
 use crate::{
     logs::{self, DroppedBytes, HeldFifo, OutputStream, Outputs, UnreadWatch, Verdict},
     process::{ProcessRecord, ProcessRef},
@@ -31,13 +31,20 @@ const REST: Duration = Duration::from_secs(1);
 /// A FIFO that was drained fills again. It is examined this long after it got content.
 const SHORT_REST: Duration = Duration::from_millis(5);
 
+/// The processes of the monitor that are started again when they were killed.
+pub(super) struct Helpers<'a> {
+    /// The log relay, with the logs to which it writes.
+    pub relay: Option<(&'a Outputs, &'a mut Helper)>,
+    /// The guard of incomplete layers.
+    pub layers: Option<&'a mut GuardedLayers>,
+}
+
 /// Waits for the end of a container and drains its log FIFOs meanwhile.
 pub(super) struct LogDrain<'a> {
     task: &'a TaskDir,
     init: &'a ProcessRef,
     fifos: Vec<WatchedFifo<'a>>,
-    /// The log relay, if there is one. It is started again when it ends.
-    relay: Option<&'a mut Helper>,
+    helpers: Helpers<'a>,
     /// The plugin that watches the FIFOs, if it lives.
     watcher: Option<ProcessRef>,
     /// Time until the next look.
@@ -59,14 +66,9 @@ enum Reader {
 }
 
 impl<'a> LogDrain<'a> {
-    /// `init` is the container's first process. `relay` is the log relay, with the logs to which it writes.
-    pub fn new(
-        task: &'a TaskDir,
-        init: &'a ProcessRef,
-        outputs: &'a Outputs,
-        relay: Option<(&'a Outputs, &'a mut Helper)>,
-    ) -> Self {
-        let (logs, relay) = relay.unzip();
+    /// `init` is the container's first process.
+    pub fn new(task: &'a TaskDir, init: &'a ProcessRef, outputs: &'a Outputs, helpers: Helpers<'a>) -> Self {
+        let logs = helpers.relay.as_ref().map(|(logs, _)| *logs);
         let mut fifos = Vec::new();
         for stream in OutputStream::ALL {
             let mut add = |outputs: &'a Outputs, reader| {
@@ -81,7 +83,7 @@ impl<'a> LogDrain<'a> {
                 }
             }
         }
-        Self { task, init, fifos, relay, watcher: None, rest: REST }
+        Self { task, init, fifos, helpers, watcher: None, rest: REST }
     }
 
     /// Drains until the container has ended.
@@ -89,15 +91,17 @@ impl<'a> LogDrain<'a> {
         while !self.init.ended() {
             let (init, rest) = (self.init, self.rest);
             let end = PollFd::new(&init.pidfd, PollFlags::IN);
-            let revive = revive(self.relay.as_deref_mut());
-            let relay = awaited_relay(self.relay.as_deref(), revive);
+            let revive = self.helpers.revive(init);
+            let helpers = self.helpers.awaited(revive);
             if let Some(watcher) = &self.watcher {
                 let watcher = PollFd::new(&watcher.pidfd, PollFlags::IN);
-                wait(&mut [end, watcher].into_iter().chain(relay).collect::<Vec<_>>(), revive)?;
+                wait(&mut [end, watcher].into_iter().chain(helpers).collect::<Vec<_>>(), revive)?;
             } else {
                 let filled = self.fifos.iter().map(|fifo| PollFd::new(&fifo.held.both, PollFlags::IN));
-                wait(&mut [end].into_iter().chain(relay).chain(filled).collect::<Vec<_>>(), revive)?;
-                init.wait_for(Some(revive.map_or(rest, |revive| revive.min(rest))))?;
+                wait(&mut [end].into_iter().chain(helpers).chain(filled).collect::<Vec<_>>(), revive)?;
+                let end = PollFd::new(&init.pidfd, PollFlags::IN);
+                let ends = [end].into_iter().chain(self.helpers.awaited(revive));
+                wait(&mut ends.collect::<Vec<_>>(), Some(revive.map_or(rest, |revive| revive.min(rest))))?;
             }
             self.look()?;
         }
@@ -106,25 +110,25 @@ impl<'a> LogDrain<'a> {
 
     /// Waits for content of the terminal, which is open as `master`, or for the end of the container.
     pub fn until_content(&mut self, master: &OwnedFd) -> io::Result<()> {
-        let revive = revive(self.relay.as_deref_mut());
-        let relay = awaited_relay(self.relay.as_deref(), revive);
+        let revive = self.helpers.revive(self.init);
+        let helpers = self.helpers.awaited(revive);
         let awaited = [PollFd::new(master, PollFlags::IN), PollFd::new(&self.init.pidfd, PollFlags::IN)];
-        wait(&mut awaited.into_iter().chain(relay).collect::<Vec<_>>(), revive).map(drop)
+        wait(&mut awaited.into_iter().chain(helpers).collect::<Vec<_>>(), revive).map(drop)
     }
 
     /// Drains until there may be room in `log`, which is full, or the container has ended.
     pub fn until_room(&mut self, log: BorrowedFd<'_>) -> io::Result<()> {
         let end = PollFd::new(&self.init.pidfd, PollFlags::IN);
         let room = PollFd::from_borrowed_fd(log, PollFlags::OUT);
-        let revive = revive(self.relay.as_deref_mut());
-        let relay = awaited_relay(self.relay.as_deref(), revive);
+        let revive = self.helpers.revive(self.init);
+        let helpers = self.helpers.awaited(revive);
         let rest = revive.map_or(self.rest, |revive| revive.min(self.rest));
         let happened = match &self.watcher {
             Some(watcher) => {
                 let watcher = PollFd::new(&watcher.pidfd, PollFlags::IN);
-                wait(&mut [end, room, watcher].into_iter().chain(relay).collect::<Vec<_>>(), revive)?
+                wait(&mut [end, room, watcher].into_iter().chain(helpers).collect::<Vec<_>>(), revive)?
             }
-            None => wait(&mut [end, room].into_iter().chain(relay).collect::<Vec<_>>(), Some(rest))?,
+            None => wait(&mut [end, room].into_iter().chain(helpers).collect::<Vec<_>>(), Some(rest))?,
         };
         if self.watcher.is_some() || !happened { self.look() } else { Ok(()) }
     }
@@ -137,7 +141,8 @@ impl<'a> LogDrain<'a> {
             return Ok(());
         }
         self.watcher = self.find_watcher()?;
-        let (watched, relayed) = (self.watcher.is_some(), self.relay.as_ref().is_some_and(|relay| relay.is_alive()));
+        let (watched, relayed) =
+            (self.watcher.is_some(), self.helpers.relay.as_ref().is_some_and(|(_, relay)| relay.is_alive()));
         for fifo in &mut self.fifos {
             if watched {
                 fifo.leave()?;
@@ -195,14 +200,21 @@ impl WatchedFifo<'_> {
     }
 }
 
-/// Starts the log relay again if it has ended; the time until that may be done, if not now.
-fn revive(relay: Option<&mut Helper>) -> Option<Duration> {
-    relay.and_then(Helper::revive)
-}
+impl Helpers<'_> {
+    /// Starts those that were killed again; the time until that may be done for the log relay, if not now.
+    fn revive(&mut self, init: &ProcessRef) -> Option<Duration> {
+        if let Some(layers) = &mut self.layers {
+            layers.renew(init);
+        }
+        self.relay.as_mut().and_then(|(_, relay)| relay.revive())
+    }
 
-/// The end of the log relay as an awaited event, if it lives.
-fn awaited_relay(relay: Option<&Helper>, revive: Option<Duration>) -> Option<PollFd<'_>> {
-    relay.filter(|_| revive.is_none()).map(|relay| PollFd::new(&relay.process().pidfd, PollFlags::IN))
+    /// The ends of those that live, as awaited events. `revive` says when the log relay may be started again.
+    fn awaited(&self, revive: Option<Duration>) -> impl Iterator<Item = PollFd<'_>> {
+        let relay = self.relay.as_ref().filter(|_| revive.is_none());
+        let relay = relay.map(|(_, relay)| PollFd::new(&relay.process().pidfd, PollFlags::IN));
+        relay.into_iter().chain(self.layers.as_ref().and_then(|layers| layers.awaited()))
+    }
 }
 
 /// Waits for one of the descriptors; whether one became ready before the limit.

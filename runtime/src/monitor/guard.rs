@@ -5,8 +5,7 @@
 //! the guard, a fork of the monitor, holds the group until the container is gone. It kills the container when the
 //! monitor has ended, and ends with the container. The plugin ends it when the layers are complete.
 //!
-//! If plugin, monitor and guard are killed at once, the monitor can be the last of them. So the kernel holds the group
-//! some milliseconds longer than the monitor ([`LayerGroup`]).
+//! The monitor starts another guard when one was killed.
 
 use std::{
     io::{self, Write},
@@ -15,85 +14,120 @@ use std::{
         raw::c_int,
     },
     path::Path,
+    time::{Duration, Instant},
 };
 
 use confinement::{Confinement, Files, OwnCalls, calls};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::retry_on_intr,
-    process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, WaitId, WaitIdOptions, getpid, pidfd_getfd, pidfd_open, waitid},
     thread::CapabilitySet,
 };
 
 use crate::{
     address::{DescriptorAddress, is_group},
     error::{Context, StartError},
-    packets,
     process::ProcessRef,
-    state::{GUARD, TaskDir},
+    state::{GUARD, NO_GUARD_NEEDED, TaskDir},
     sys::{self, Fork},
 };
 
+/// The system calls that the monitor needs to start another guard. The guard restricts itself once more.
+pub(super) const CALLS: &[&str] = &["clone", "close_range", "fork", "set_robust_list", "set_tid_address"];
+/// A guard that lived for less was killed early. After this many in a row, no other one is started.
+const EARLY: Duration = Duration::from_secs(1);
+const EARLY_ENDS: u32 = 10;
 /// The first descriptor above standard error.
 const FIRST: c_int = 3;
 
-/// The guard's process.
-pub(super) struct Guard(ProcessRef);
-
-/// A copy of the plugin's group.
-pub(super) struct LayerGroup {
+/// A copy of the plugin's group, and the guard.
+pub(super) struct GuardedLayers {
+    task: TaskDir,
     group: OwnedFd,
-    /// A socket whose queue holds the group and the socket itself. No process closes the last descriptor of such a
-    /// socket: the kernel's collector of unreachable sockets does, in a thread of the kernel and after a timer's tick.
-    /// By then the kernel has sent the parent-death signal of this process.
-    _unreachable: OwnedFd,
+    guard: ProcessRef,
+    /// Whether the guard may still be needed.
+    needed: bool,
+    started: Instant,
+    /// How many guards in a row were killed early.
+    early_ends: u32,
 }
 
-impl AsFd for LayerGroup {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.group.as_fd()
-    }
+/// Takes a copy of the plugin's group.
+pub(super) fn take_group(address: DescriptorAddress) -> Result<OwnedFd, StartError> {
+    let take = || -> io::Result<OwnedFd> {
+        let pid = i32::try_from(address.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+        let plugin = pidfd_open(pid, PidfdFlags::empty())?;
+        let group = pidfd_getfd(&plugin, address.descriptor, PidfdGetfdFlags::empty())?;
+        let found = format!("/proc/self/fd/{}", group.as_raw_fd());
+        if is_group(Path::new(&found)) { Ok(group) } else { Err(io::Error::other("it is another file")) }
+    };
+    Ok(take().context(|| "holding the group of incomplete layers".to_owned())?)
 }
 
-impl LayerGroup {
-    /// Takes a copy of the plugin's group.
-    pub fn take(address: DescriptorAddress) -> Result<Self, StartError> {
-        let taken = copy_group(address).and_then(|group| {
-            let (sender, unreachable) = packets::connection()?;
-            packets::send(sender, &(), &[unreachable.as_fd(), group.as_fd()])?;
-            Ok(Self { group, _unreachable: unreachable })
-        });
-        Ok(taken.context(|| "holding the group of incomplete layers".to_owned())?)
-    }
-}
-
-fn copy_group(address: DescriptorAddress) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(address.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-    let plugin = pidfd_open(pid, PidfdFlags::empty())?;
-    let group = pidfd_getfd(&plugin, address.descriptor, PidfdGetfdFlags::empty())?;
-    let found = format!("/proc/self/fd/{}", group.as_raw_fd());
-    if is_group(Path::new(&found)) { Ok(group) } else { Err(io::Error::other("it is another file")) }
-}
-
-impl Guard {
+impl GuardedLayers {
     /// Starts the guard of a container.
-    pub fn start(task: &TaskDir, init: &ProcessRef, group: BorrowedFd<'_>) -> Result<Self, StartError> {
-        let guarding = || "starting the guard of incomplete layers".to_owned();
-        let monitor = pidfd_open(getpid(), PidfdFlags::empty()).map_err(io::Error::from).context(guarding)?;
-        match sys::fork().context(guarding)? {
-            Fork::Child => run(init, &monitor, group),
-            Fork::Parent(pid) => {
-                let process = ProcessRef::open(pid.as_raw_nonzero().get()).context(guarding)?;
-                task.commit(GUARD, &process.record().context(guarding)?)?;
-                Ok(Self(process))
+    pub fn begin(task: &TaskDir, init: &ProcessRef, group: OwnedFd) -> Result<Self, StartError> {
+        let guard = start(task, init, group.as_fd())?;
+        Ok(Self { task: task.clone(), group, guard, needed: true, started: Instant::now(), early_ends: 0 })
+    }
+
+    /// The end of the guard as an awaited event, if the guard is needed.
+    pub fn awaited(&self) -> Option<PollFd<'_>> {
+        self.needed.then(|| PollFd::new(&self.guard.pidfd, PollFlags::IN))
+    }
+
+    /// Starts another guard if this one was killed while it was needed.
+    pub fn renew(&mut self, init: &ProcessRef) {
+        if !self.needed || !self.guard.ended() {
+            return;
+        }
+        if self.guard_knows_its_end() || init.ended() {
+            self.needed = false;
+            return;
+        }
+        self.early_ends = if self.started.elapsed() < EARLY { self.early_ends + 1 } else { 0 };
+        self.started = Instant::now();
+        let started = match self.early_ends {
+            ..EARLY_ENDS => start(&self.task, init, self.group.as_fd()),
+            _ => Err(StartError::internal("the ones before it ended early")),
+        };
+        match started {
+            Ok(guard) => self.guard = guard,
+            Err(error) => {
+                self.needed = false;
+                drop(writeln!(io::stderr(), "the guard of incomplete layers was killed and has no successor: {error}"));
             }
+        }
+    }
+
+    /// Whether the guard, which has ended, saw the end of the container, or the plugin ended it.
+    fn guard_knows_its_end(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        match waitid(WaitId::PidFd(self.guard.pidfd.as_fd()), options) {
+            Ok(Some(status)) => status.exit_status().is_some() || status.terminating_signal() == Some(NO_GUARD_NEEDED),
+            // It was reaped together with other children.
+            Ok(None) | Err(_) => false,
         }
     }
 
     /// Waits for the end of the guard. The container has ended.
     pub fn await_end(self) -> io::Result<()> {
-        self.0.wait_for(None)?;
-        self.0.reap()
+        self.guard.wait_for(None)?;
+        self.guard.reap()
+    }
+}
+
+fn start(task: &TaskDir, init: &ProcessRef, group: BorrowedFd<'_>) -> Result<ProcessRef, StartError> {
+    let guarding = || "starting the guard of incomplete layers".to_owned();
+    let monitor = pidfd_open(getpid(), PidfdFlags::empty()).map_err(io::Error::from).context(guarding)?;
+    match sys::fork().context(guarding)? {
+        Fork::Child => run(init, &monitor, group),
+        Fork::Parent(pid) => {
+            let process = ProcessRef::open(pid.as_raw_nonzero().get()).context(guarding)?;
+            task.commit(GUARD, &process.record().context(guarding)?)?;
+            Ok(process)
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     process::ExitCode,
     time::SystemTime,
 };
@@ -19,7 +19,7 @@ use super::{
     confine::confine,
     console::Terminal,
     create::{self, Job},
-    guard::{Guard, LayerGroup},
+    guard::{self, GuardedLayers},
     relay::Relay,
     report::{CreatedContainer, StartOutcome},
     watch::{self, RunningContainer},
@@ -94,7 +94,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
     record_self(&task)?;
     let plan: MonitorPlan =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
-    let layer_group = args.layer_group.map(LayerGroup::take).transpose()?;
+    let layer_group = args.layer_group.map(guard::take_group).transpose()?;
     let logs = Outputs::open(&plan.output)?;
     let (outputs, relay) = match plan.delivery {
         None => (logs, None),
@@ -125,14 +125,14 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
         console.expect_now().context(|| "receiving the container's terminal".to_owned())?;
     }
     let init = ProcessRef::open(created.init).context(|| "opening the container's first process".to_owned())?;
-    let guard = layer_group.as_ref().map(|group| Guard::start(&task, &init, group.as_fd())).transpose();
-    let started = guard.and_then(|guard| {
+    let layers = layer_group.map(|group| GuardedLayers::begin(&task, &init, group)).transpose();
+    let started = layers.and_then(|layers| {
         let (terminal, started_at) = await_start(&task, &init, &created, console, report)?;
         run_first_hooks(&task, &plan.hooks)?;
-        Ok((terminal, started_at, guard))
+        Ok((terminal, started_at, layers))
     });
     match started {
-        Ok((terminal, started_at, guard)) => Ok(RunningContainer {
+        Ok((terminal, started_at, layers)) => Ok(RunningContainer {
             id: plan.id,
             task,
             creator,
@@ -142,7 +142,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
             outputs,
             relay,
             terminal,
-            layers: layer_group.zip(guard),
+            layers,
         }),
         Err(error) => {
             let ended = reap_creator(creator);

@@ -9,8 +9,8 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::{
     console::Terminal,
-    drain::LogDrain,
-    guard::{Guard, LayerGroup},
+    drain::{Helpers, LogDrain},
+    guard::GuardedLayers,
     relay::Relay,
 };
 use crate::{
@@ -39,7 +39,7 @@ pub(super) struct RunningContainer {
     pub relay: Option<Relay>,
     pub terminal: Option<Terminal>,
     /// The group of incomplete layers, and its guard.
-    pub layers: Option<(LayerGroup, Guard)>,
+    pub layers: Option<GuardedLayers>,
 }
 
 /// Waits for the end of a container and records it. The record is written before the process is reaped: a process that
@@ -69,7 +69,7 @@ pub(super) fn until_end(mut running: RunningContainer) -> Result<(), RuntimeErro
     running.task.commit(EXIT, &record)?;
     failpoint::at("monitor-before-reap");
     reap(running.init.pid).context(|| format!("reaping {}", running.id))?;
-    let guard = running.layers.map_or(Ok(()), |(_, guard)| guard.await_end());
+    let guard = running.layers.map_or(Ok(()), GuardedLayers::await_end);
     guard.context(|| format!("waiting for the guard of {}", running.id))
 }
 
@@ -88,7 +88,8 @@ fn serve_output(running: &mut RunningContainer) -> io::Result<()> {
         reap(other.pid)?;
     }
     let relay = running.relay.as_mut().map(Relay::parts);
-    let mut drain = LogDrain::new(&running.task, &running.init, &running.outputs, relay);
+    let helpers = Helpers { relay, layers: running.layers.as_mut() };
+    let mut drain = LogDrain::new(&running.task, &running.init, &running.outputs, helpers);
     if let Some(terminal) = &running.terminal {
         terminal.copy_until_end(&running.outputs.stdout, &running.init, &mut drain)?;
     }
