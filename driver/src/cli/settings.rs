@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
+
 use super::{agent_config, arguments::NodeArguments, failure::Failure, output};
 use crate::{
     config::{self, PluginConfig},
@@ -27,7 +29,8 @@ impl Settings {
     /// Without a plugin and options, there are the defaults.
     pub fn all(arguments: &NodeArguments) -> Result<Vec<Self>, Failure> {
         let NodeArguments { config, data_dir, state_dir, plugin, .. } = arguments;
-        if config.is_none() && data_dir.is_none() && state_dir.is_none() {
+        if names_nothing(arguments) {
+            need_root()?;
             let left = left(*plugin);
             if !left.is_empty() {
                 return Ok(left);
@@ -47,6 +50,15 @@ impl Settings {
         Ok(vec![settings])
     }
 
+    /// Those of a command that needs neither a node nor root. A user who may not read what plugins have left gets the
+    /// defaults.
+    pub fn without_node(arguments: &NodeArguments) -> Result<Self, Failure> {
+        if names_nothing(arguments) && !geteuid().is_root() {
+            return Ok(Self::with(PluginConfig::default(), false, arguments.plugin));
+        }
+        Self::one(arguments)
+    }
+
     fn with(config: PluginConfig, is_plugins: bool, only: Option<DriverName>) -> Self {
         Self { config, is_plugins, unknown_config: None, only }
     }
@@ -64,6 +76,20 @@ impl Settings {
         }
         Ok(all.swap_remove(0))
     }
+}
+
+/// Whether no option names a file or a directory.
+fn names_nothing(arguments: &NodeArguments) -> bool {
+    let NodeArguments { config, data_dir, state_dir, .. } = arguments;
+    config.is_none() && data_dir.is_none() && state_dir.is_none()
+}
+
+/// Fails for a user who may not read what plugins have left.
+fn need_root() -> Result<(), Failure> {
+    if geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::Failed("what the plugins of this node have left is for root alone: run this as root".to_owned()))
 }
 
 /// What the plugins of these names have left. Problems are written to standard error.
@@ -101,10 +127,13 @@ fn absolute(directory: &Path) -> Result<PathBuf, Failure> {
 pub fn of_docker(path: Option<&Path>) -> Result<PluginConfig, Failure> {
     match path {
         Some(path) => agent_config::read(path, &[DriverName::Docker]),
-        None => Ok(left(Some(DriverName::Docker)).pop().map_or_else(
-            || PluginConfig { driver: DriverName::Docker, ..PluginConfig::default() },
-            |settings| settings.config,
-        )),
+        None => {
+            need_root()?;
+            Ok(left(Some(DriverName::Docker)).pop().map_or_else(
+                || PluginConfig { driver: DriverName::Docker, ..PluginConfig::default() },
+                |settings| settings.config,
+            ))
+        }
     }
 }
 

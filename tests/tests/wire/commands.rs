@@ -9,7 +9,11 @@ use fixtures::{
     must::Must,
     wait::seconds,
 };
-use kit::{node::Node, plugin::Plugin, task::Task};
+use kit::{
+    node::Node,
+    plugin::{COOKIE, Plugin, PluginCommand},
+    task::Task,
+};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value as Json, json};
 
@@ -298,6 +302,36 @@ async fn images_have_dockers_commands_and_names() {
     assert_eq!(run(&node, &["rmi", digest]).await.code, 4);
     run(&node, &["image", "remove", listed[1]["reference"].as_str().must("a name")]).await.well();
     assert_eq!(run(&node, &["images", "-q"]).await.well().out, "");
+    node.finish(plugin).await;
+}
+
+/// A shell opens the executable, because the user may not look into its directory.
+const AS_USER: &str = "exec 3<\"$0\" && exec setpriv --reuid 65534 --regid 65534 --clear-groups /proc/self/fd/3 \"$@\"";
+
+/// What plugins leave is for root alone. Some commands need none of it.
+#[tokio::test]
+async fn a_user_is_told_to_be_root_and_only_where_it_is_needed() {
+    let node = Node::new();
+    let plugin = node.launch().await;
+    let root = "oci-rs: what the plugins of this node have left is for root alone: run this as root";
+    let missing = "no-such-layout";
+    for (args, code, expected) in [
+        (&["ps"][..], 1, root),
+        (&["images"], 1, root),
+        (&["pull", "registry.example/web:1"], 1, root),
+        (&["rollback"], 1, root),
+        (&["exec", "web", "true"], 125, root),
+        (&["image", "convert", missing, "other"], 1, missing),
+        (&["image", "push", missing, "registry.example/web:1"], 1, missing),
+        (&["version"], 0, ""),
+    ] {
+        let binary = kit::plugin::binary().display().to_string();
+        let command = PluginCommand::new(node.root()).without(COOKIE.0).binary(Path::new("/bin/bash"));
+        let mut process = command.args(&["-c", AS_USER, &binary]).args(args).spawn();
+        let err = process.stderr.all(seconds(30)).await.join("\n");
+        assert_eq!(process.ended(seconds(30)).await.code(), Some(code), "{args:?}: {err}");
+        assert!(err.contains(expected) && err.lines().count() <= 1, "{args:?}: {err}");
+    }
     node.finish(plugin).await;
 }
 

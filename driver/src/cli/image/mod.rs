@@ -48,10 +48,10 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
         }
         ImageCommand::Convert { source, target, image, profile } => {
             let profile = profile.as_deref().map(profile::read).transpose()?.unwrap_or_default();
-            convert::convert(&one()?, (source, target), (image.clone(), profile), &output)
+            convert::convert(&Settings::without_node(node)?, (source, target), (image.clone(), profile), &output)
         }
         ImageCommand::Push { source, reference, image } => {
-            convert::push(&one()?, (source, image.clone()), &parse(reference)?, &output)
+            convert::push(&Settings::without_node(node)?, (source, image.clone()), &parse(reference)?, &output)
         }
         ImageCommand::History(arguments) => history::run(&store::open(&one()?)?, arguments, &output),
         ImageCommand::Profile { reference } => profile::run(&store::open(&one()?)?, reference, &output),
