@@ -35,6 +35,7 @@ mod host_volume_records;
 mod host_volumes;
 mod image_mounts;
 mod isolation;
+mod json_fields;
 mod layers;
 mod lazy_start;
 mod lifecycle;
