@@ -6,6 +6,8 @@ use crate::health::Finding;
 
 /// The supported minor versions of Nomad 1; `docs/nomad-versions.md` has the list that is tested.
 const SUPPORTED: std::ops::RangeInclusive<u32> = 8..=11;
+/// The oldest minor version of Nomad 1 that removes the network namespaces of groups; `docs/nomad-versions.md`.
+const REMOVES_NAMESPACES: u32 = 10;
 /// With fewer descriptors, mounts of layers are released and made again and again.
 const ENOUGH_FILES: u64 = 65_536;
 /// With fewer, no node with a handful of tasks works.
@@ -58,7 +60,9 @@ pub fn judge(Agents { agents, others, .. }: &Agents) -> Vec<Finding> {
 }
 
 fn judge_one(agent: &Agent) -> Vec<Finding> {
-    let mut findings = vec![version(agent.version.as_deref()), files(agent.open_files)];
+    let mut findings = vec![version(agent.version.as_deref())];
+    findings.extend(agent.version.as_deref().and_then(combination));
+    findings.push(files(agent.open_files));
     let missing: Vec<&str> =
         CAPABILITIES.iter().filter(|(_, bit)| agent.capabilities >> bit & 1 == 0).map(|(name, _)| *name).collect();
     if !missing.is_empty() {
@@ -82,15 +86,30 @@ fn judge_one(agent: &Agent) -> Vec<Finding> {
     findings
 }
 
+/// The first two numbers of a version.
+fn numbers(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(['.', '-', '+']).map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// What is known to go wrong with this version of Nomad.
+fn combination(text: &str) -> Option<Finding> {
+    let (major, minor) = numbers(text)?;
+    (major == 1 && SUPPORTED.contains(&minor) && minor < REMOVES_NAMESPACES).then(|| {
+        Finding::warning(
+            "combination",
+            format!("Nomad {text} cannot always remove the network namespace of a group: it stays until a reboot"),
+            format!("upgrade Nomad to 1.{REMOVES_NAMESPACES} or newer"),
+        )
+    })
+}
+
 fn version(text: Option<&str>) -> Finding {
     let check = "nomad";
     let unknown =
         |what: &str| Finding::warning(check, format!("the version of Nomad is unknown{what}"), "run `nomad version`");
     let Some(text) = text else { return unknown(": its file does not contain it") };
-    let mut numbers = text.split(['.', '-', '+']).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return unknown(&format!(": {text:?}"));
-    };
+    let Some((major, minor)) = numbers(text) else { return unknown(&format!(": {text:?}")) };
     let (first, last) = (SUPPORTED.start(), SUPPORTED.end());
     if major == 1 && SUPPORTED.contains(&minor) {
         return Finding::ok(check, format!("Nomad {text}"));
@@ -187,7 +206,9 @@ mod tests {
             (version("0.12.0"), "nomad", Error, "older than 1.8"),
             (version("1.12.0-beta.1"), "nomad", Warning, "newer than 1.11"),
             (version("2.0.0"), "nomad", Warning, "newer than 1.11"),
-            (version("1.8.3+ent"), "nomad", Ok, "1.8.3"),
+            (version("1.10.5+ent"), "nomad", Ok, "1.10.5"),
+            (version("1.8.3+ent"), "combination", Warning, "upgrade Nomad to 1.10"),
+            (version("1.9.4"), "combination", Warning, "until a reboot"),
             (Agent { open_files: Some(1024), ..good() }, "LimitNOFILE", Error, "LimitNOFILE=65536"),
             (Agent { open_files: Some(4096), ..good() }, "LimitNOFILE", Warning, "4096"),
             (Agent { open_files: Some(65_536), ..good() }, "LimitNOFILE", Ok, "65536"),
