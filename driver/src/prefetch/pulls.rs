@@ -12,11 +12,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use image_store::{LeaseOwner, PullRequest, Reference, Retention, Silent};
+use image_store::{Image, LeaseOwner, PullError, PullRequest, Reference, Retention, Silent};
 use tokio::sync::Notify;
 
 use super::wishes::{JobKey, Wishes};
-use crate::{blocking::blocking, error::TaskError, metrics::ObservedPull, node::Node};
+use crate::{blocking::blocking, error::TaskError, metrics::ObservedPull, node::Node, traces::Span};
 
 /// The limits of the time between two looks at the wanted images.
 const SHORTEST_LOOK: Duration = Duration::from_secs(1);
@@ -109,6 +109,10 @@ async fn pull(node: &Arc<Node>, queue: &Queue, name: Reference, force: bool) {
     if let Some(recorder) = node.recorder() {
         recorder.prefetch(name.domain(), progress.outcome(&result));
     }
+    // An image that was here is looked at after each change of a job, and is no pull.
+    if !progress.is_cached() {
+        node.trace(|| vec![span(&progress, &name, &result)]);
+    }
     let is_news = queue.ended(&name, result.is_err());
     match result {
         Ok(image) => {
@@ -120,6 +124,16 @@ async fn pull(node: &Arc<Node>, queue: &Queue, name: Reference, force: bool) {
         Err(error) if is_news => tracing::warn!(image = %name, %error, "image not prefetched"),
         Err(error) => tracing::debug!(image = %name, %error, "image still not prefetched"),
     }
+}
+
+/// The span of a pull that has ended now.
+fn span(pull: &ObservedPull<Silent>, name: &Reference, result: &Result<Image, PullError>) -> Span {
+    let mut attributes = vec![("container.image.name", name.to_string()), ("registry", name.domain().to_owned())];
+    if let Ok(image) = result {
+        attributes.push(("container.image.digest", image.digest.clone()));
+    }
+    attributes.extend(pull.fetched().map(|bytes| ("bytes", bytes.to_string())));
+    Span::ended("prefetch image", pull.elapsed(), attributes, result.as_ref().err().map(ToString::to_string))
 }
 
 /// This pull as the owner of a lease. It ends with the process.

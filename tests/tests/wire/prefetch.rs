@@ -27,7 +27,7 @@ use kit::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::operator::run;
+use crate::{operator::run, traces};
 
 /// The HTTP API of an agent: jobs, and the events about them.
 #[derive(Clone)]
@@ -245,6 +245,23 @@ async fn a_task_finds_its_image_here_and_fetches_nothing() {
         plugin.end(&task).await;
     }
     assert_eq!(blobs(&images), before, "{:?}", images.requests());
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_prefetched_image_is_a_trace() {
+    let (node, agent, images) = (Node::new(), Agent::start(), Images::start().await);
+    let (collector, requests) = traces::collector();
+    let image = images.busybox();
+    agent.register("job", &[&image], json!({}), false);
+    let endpoint = format!("http://{collector}");
+    let plugin = node.launch_with(block(&agent, json!({ "traces": { "endpoint": endpoint } }))).await;
+    let (_, body) = requests.recv_timeout(seconds(60)).must("a trace");
+    let span = &body["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    let attribute = |name: &str| traces::attribute(span, name);
+    assert_eq!((&span["name"], attribute("container.image.name")), (&json!("prefetch image"), Some(image.as_str())));
+    assert_eq!(attribute("registry"), Some(images.host()), "{span}");
+    assert!(attribute("bytes").and_then(|bytes| bytes.parse::<u64>().ok()) > Some(100_000), "{span}");
     node.finish(plugin).await;
 }
 

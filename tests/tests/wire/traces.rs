@@ -13,7 +13,7 @@ use kit::node::Node;
 use serde_json::{Value as Json, json};
 
 /// A collector that accepts everything: its address, and the received requests (path, header lines, body).
-fn collector() -> (String, mpsc::Receiver<(String, Json)>) {
+pub(crate) fn collector() -> (String, mpsc::Receiver<(String, Json)>) {
     let listener = TcpListener::bind("127.0.0.1:0").must("a port");
     let address = listener.local_addr().must("its address").to_string();
     let (sender, requests) = mpsc::channel();
@@ -38,7 +38,7 @@ fn collector() -> (String, mpsc::Receiver<(String, Json)>) {
 }
 
 /// The value of an attribute of a span or a resource.
-fn attribute<'a>(of: &'a Json, name: &str) -> Option<&'a str> {
+pub(crate) fn attribute<'a>(of: &'a Json, name: &str) -> Option<&'a str> {
     let attributes = of["attributes"].as_array()?;
     attributes.iter().find(|one| one["key"] == name)?["value"]["stringValue"].as_str()
 }

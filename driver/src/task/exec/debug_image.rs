@@ -1,11 +1,8 @@
 //! The debug image of an exec command, leased for as long as the command runs.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{SystemTime, UNIX_EPOCH},
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use image_store::{Image, LeaseOwner, PullRequest, Silent};
@@ -59,14 +56,12 @@ impl DebugImageLease {
 
 /// The span of a pull that has ended now.
 fn span(pull: &ObservedPull<Silent>, container: &ContainerId, image: &str, error: Option<String>) -> Span {
-    let elapsed = pull.elapsed();
     let attributes = vec![
         ("container.id", container.to_string()),
         ("container.image.name", image.to_owned()),
         ("cached", pull.is_cached().to_string()),
     ];
-    let began = SystemTime::now().checked_sub(elapsed).unwrap_or(UNIX_EPOCH);
-    Span { name: "pull debug image", parent: None, began, elapsed, attributes, error }
+    Span::ended("pull debug image", pull.elapsed(), attributes, error)
 }
 
 impl Drop for DebugImageLease {
