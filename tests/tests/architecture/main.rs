@@ -2,6 +2,7 @@
 
 mod build_script;
 mod document;
+mod error_texts;
 mod links;
 mod modules;
 mod quotes;

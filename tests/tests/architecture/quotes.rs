@@ -63,7 +63,7 @@ fn sources() -> String {
 }
 
 /// A source with each literal in one line.
-fn joined(text: &str) -> String {
+pub(crate) fn joined(text: &str) -> String {
     let mut joined = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
