@@ -1,6 +1,7 @@
-//! Parts of documents that tests generate from the code. Such a part stands between two comments, which name it.
+//! Documents that tests compare with the code.
 //!
-//! A test fails if its part is out of date. With `OCI_RS_WRITE_DOCS=1` it writes the document instead.
+//! Some parts of them are generated. Such a part stands between two comments, which name it. A test fails if its part
+//! is out of date. With `OCI_RS_WRITE_DOCS=1` it writes the document instead.
 
 use std::{env, fs, path::Path};
 
@@ -24,6 +25,21 @@ pub fn check(document: &str, parts: &[(&str, String)]) {
         return;
     }
     assert!(written == expected, "docs/{document} is out of date: run this test with OCI_RS_WRITE_DOCS=1");
+}
+
+/// The blocks of code in this language in the README and in `docs`, each with the name of its document.
+pub fn blocks(language: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut documents = vec![root.join("README.md")];
+    documents.extend(fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    let (begin, mut found) = (format!("```{language}\n"), Vec::new());
+    for path in documents.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(path).unwrap();
+        let blocks = text.split(&begin).skip(1).filter_map(|rest| rest.split("```").next());
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        found.extend(blocks.map(|block| (name.to_string(), block.to_owned())));
+    }
+    found
 }
 
 /// The text in lines of at most 120 characters. All but the first begin with `indent`.

@@ -3,10 +3,10 @@
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites it.
 
-use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command, CommandFactory, error::ErrorKind};
 
-use super::arguments::Arguments;
-use crate::generated::{check, wrapped};
+use super::arguments::{Arguments, with_two_dashes};
+use crate::generated::{blocks, check, wrapped};
 
 /// The options that are listed once for all commands.
 const NODE: &str = "Node";
@@ -91,4 +91,42 @@ fn sentence(text: &str) -> String {
 #[test]
 fn the_document_lists_the_commands_and_their_options() {
     check("commands.md", &[("exit codes", exit_codes()), ("commands", format!("\n{}\n", reference()))]);
+}
+
+/// The words of each command line of ours in a block of shell commands.
+fn command_lines(block: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for line in block.lines() {
+        let code = line.split(" #").next().unwrap_or_default();
+        for command in code.split(['|', ';', '&', '(', ')']) {
+            let words: Vec<String> =
+                command.split(['<', '>']).next().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+            if words.first().is_some_and(|program| program == "oci-rs") {
+                found.push(words);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_line_of_the_documents_is_one() {
+    let mut count = 0;
+    for (document, block) in blocks("sh") {
+        for words in command_lines(&block) {
+            let parsed = Arguments::command().try_get_matches_from(with_two_dashes(words.iter().map(Into::into)));
+            let told = |kind| matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            let wrong = parsed.err().filter(|error| !told(error.kind()));
+            assert!(wrong.is_none(), "{document}: {words:?}: {wrong:?}");
+            count += 1;
+        }
+    }
+    assert!(count > 30, "only {count} command lines");
+}
+
+#[test]
+fn command_lines_are_found_in_blocks() {
+    let block = "oci-rs ps   # oci-rs no\ncp oci-rs /x\ncat x | oci-rs migrate - > out; oci-rs df < y";
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(command_lines(block), ["oci-rs ps", "oci-rs migrate -", "oci-rs df"].map(words));
 }

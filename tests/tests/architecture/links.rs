@@ -1,9 +1,11 @@
-//! The documents: every link to a file of the repository leads somewhere, and every block of JSON is JSON.
+//! The documents: every link to a file of the repository leads somewhere, and every block of JSON or of shell
+//! commands can be read.
 
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use fixtures::must::Must;
@@ -107,6 +109,28 @@ fn every_json_block_of_the_documents_is_json() {
     }
 }
 
+/// The targets of `make` in a block of shell commands.
+fn targets(block: &str) -> impl Iterator<Item = &str> {
+    let lines = block.lines().filter_map(|line| line.strip_prefix("make "));
+    let is_target = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    lines.flat_map(move |line| line.split_whitespace().take_while(is_target))
+}
+
+/// bash reads each block, and each target of `make` in one is in the Makefile.
+#[test]
+fn every_block_of_shell_commands_can_be_read() {
+    let makefile = fs::read_to_string(root().join("Makefile")).must("the Makefile");
+    for (path, document) in documents() {
+        for (_, text) in document.blocks.iter().filter(|(language, _)| language == "sh") {
+            let read = Command::new("bash").args(["-n", "-c", text]).output().must("run bash");
+            let problem = String::from_utf8_lossy(&read.stderr);
+            assert!(read.status.success(), "{}: {problem}\n{text}", path.display());
+            let unknown = targets(text).find(|name| !makefile.contains(&format!("\n{name}: ")));
+            assert!(unknown.is_none(), "{}: no target {unknown:?}\n{text}", path.display());
+        }
+    }
+}
+
 #[test]
 fn links_headings_and_blocks_are_read() {
     let text =
@@ -115,4 +139,10 @@ fn links_headings_and_blocks_are_read() {
     assert_eq!(document.links, ["b.md#c", "e.svg"]);
     assert_eq!(document.fragments(), ["one-two-three", "again", "again-1"]);
     assert_eq!(document.blocks, [("json".to_owned(), "{\n}\n".to_owned())]);
+}
+
+#[test]
+fn targets_are_told_from_variables_and_comments() {
+    let block = "make bench ARGS=\"pull 3\"\nmake package   # make no\ncd x; make y\nmake setup build && true";
+    assert_eq!(targets(block).collect::<Vec<_>>(), ["bench", "package", "setup", "build"]);
 }

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     cli::failure::Failure,
     config::PluginConfig,
+    generated,
     name::DriverName::{self, Docker, OciRs},
 };
 
@@ -208,4 +209,20 @@ fn an_error_of_the_block_has_file_line_and_option_and_no_value() {
     let alone = write(directory.path(), "block.hcl", "client {}");
     let error = data_dir(read(&alone, &BOTH)).unwrap_err();
     assert!(error.contains("line 1: client: is no option") && error.contains("so it was read as one"), "{error}");
+}
+
+/// Blocks of an agent in the README and in `docs`. Nomad itself reads those of jobs in the end-to-end tests.
+#[test]
+fn the_plugin_blocks_of_the_documents_are_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut count = 0;
+    for (document, block) in generated::blocks("hcl") {
+        let is_ours = BOTH.iter().any(|name| block.contains(&format!("plugin \"{name}\" {{\n")));
+        if is_ours {
+            let read = read(&write(directory.path(), "agent.hcl", &block), &BOTH);
+            assert!(read.is_ok(), "{document}: {:?}\n{block}", read.err());
+            count += 1;
+        }
+    }
+    assert!(count > 10, "only {count} blocks");
 }
