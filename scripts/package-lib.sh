@@ -137,7 +137,7 @@ stage() {
         [fish]=share/fish/vendor_completions.d/oci-rs.fish)
     mkdir -p "$root"/{bin,lib/oci-rs/{plugins,plugins-cdi,host-volumes},lib/systemd/system/nomad.service.d} \
         "$root"/share/{man/man1,bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d} \
-        "$doc/examples/cdi"
+        "$doc/examples/"{cdi,observability}
     install -m 755 "$binary" "$root/bin/oci-rs"
     # For agents without other plugins. A relative link also works below /usr/local.
     ln -s ../../../bin/oci-rs "$root/lib/oci-rs/plugins/oci-rs"
@@ -155,6 +155,7 @@ stage() {
     install -m 644 LICENSE README.md CHANGELOG.md "$doc"
     install -m 644 examples/*.hcl "$doc/examples"
     install -m 644 examples/cdi/*.yaml "$doc/examples/cdi"
+    install -m 644 examples/observability/* "$doc/examples/observability"
     install -m 644 "$work/licences.txt" "$doc/third-party-licences.txt"
     install -m 644 "$work/sbom.json" "$doc/sbom.cdx.json"
     gzip -9n "$doc/CHANGELOG.md" "$doc/third-party-licences.txt" "$doc/sbom.cdx.json"
@@ -211,7 +212,7 @@ rpm_package() {
     (cd "$top/root" && find . \( -type f -o -type l \) -printf '/%P\n' | LC_ALL=C sort) >>"$top/SPECS/oci-rs.spec"
     # The directories that belong to this package alone.
     printf '%%dir %s\n' /usr/lib/oci-rs /usr/lib/oci-rs/{plugins,plugins-cdi,host-volumes} \
-        /usr/share/doc/oci-rs /usr/share/doc/oci-rs/examples{,/cdi} >>"$top/SPECS/oci-rs.spec"
+        /usr/share/doc/oci-rs /usr/share/doc/oci-rs/examples{,/cdi,/observability} >>"$top/SPECS/oci-rs.spec"
     printf '\n%%install\ncp -a %q/. %%{buildroot}/\n' "$top/root" >>"$top/SPECS/oci-rs.spec"
     rpmbuild --quiet -bb --target "$1-linux" --define "_topdir $top" --define "_buildhost reproducible" \
         --define "use_source_date_epoch_as_buildtime 1" --define "clamp_mtime_to_source_date_epoch 1" \
@@ -227,7 +228,8 @@ CONTENTS="bin/oci-rs lib/oci-rs/plugins/oci-rs lib/oci-rs/plugins-cdi/oci-rs lib
     lib/systemd/system/nomad.service.d/50-oci-rs.conf share/bash-completion/completions/oci-rs
     share/zsh/vendor-completions/_oci-rs share/fish/vendor_completions.d/oci-rs.fish share/man/man1/oci-rs.1.gz
     share/man/man1/oci-rs-ps.1.gz share/doc/oci-rs/README.md share/doc/oci-rs/CHANGELOG.md.gz
-    share/doc/oci-rs/third-party-licences.txt.gz share/doc/oci-rs/sbom.cdx.json.gz share/doc/oci-rs/examples/plugin.hcl"
+    share/doc/oci-rs/third-party-licences.txt.gz share/doc/oci-rs/sbom.cdx.json.gz share/doc/oci-rs/examples/plugin.hcl
+    share/doc/oci-rs/examples/observability/alerts.yml share/doc/oci-rs/examples/observability/dashboard.json"
 
 # check_layout DEB TARBALL
 check_layout() {
