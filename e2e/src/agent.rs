@@ -5,6 +5,7 @@
 //! minute before it trusts its clients again.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
@@ -327,7 +328,7 @@ impl Agent {
 
     /// A program with the environment in which `nomad` uses this agent.
     #[must_use]
-    pub fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
             .env("NOMAD_ADDR", self.client_api.address())

@@ -1,4 +1,4 @@
-//! A client at a terminal: `nomad alloc exec -i -t` behind a pseudo-terminal (pty).
+//! A client at a terminal: `nomad alloc exec -i -t` or a command of an operator behind a pseudo-terminal (pty).
 //!
 //! A test types into the terminal, waits for output on the screen, resizes the window, or kills the client.
 
@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{Read, Write},
     os::fd::OwnedFd,
-    process::{Child, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -18,12 +18,12 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-use crate::{Alloc, Context, Failure, Outcome, process, watch::patient};
+use crate::{Agent, Alloc, Context, Failure, Outcome, process, watch::patient};
 
 /// The time limit for output that a test waits for.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A running `nomad alloc exec -i -t` and its terminal.
+/// A running client and its terminal.
 #[derive(Debug)]
 pub struct PtyClient {
     terminal: File,
@@ -38,6 +38,20 @@ impl PtyClient {
     /// # Errors
     /// When the terminal cannot be opened or the client cannot be started.
     pub fn start(alloc: &Alloc, command: &[&str], rows: u16, cols: u16) -> Outcome<Self> {
+        let mut line = alloc.agent().command(alloc.agent().nomad_program());
+        line.args(["alloc", "exec", "-i", "-t", &alloc.id]).args(command);
+        Self::start_command(&line, rows, cols)
+    }
+
+    /// Starts a command of an operator of this agent's node, at a terminal of that size.
+    ///
+    /// # Errors
+    /// When the terminal cannot be opened or the command cannot be started.
+    pub fn start_operator(agent: &Agent, args: &[&str], rows: u16, cols: u16) -> Outcome<Self> {
+        Self::start_command(&agent.operator(args), rows, cols)
+    }
+
+    fn start_command(command: &Command, rows: u16, cols: u16) -> Outcome<Self> {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         unlockpt(&terminal)?;
         let side = ioctl_tiocgptpeer(&terminal, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
@@ -45,9 +59,10 @@ impl PtyClient {
         set_size(&terminal, rows, cols)?;
         let stdio = || -> Outcome<Stdio> { Ok(Stdio::from(OwnedFd::from(File::from(side.try_clone()?)))) };
         // `setsid -c` makes this terminal the controlling one. The kernel then signals each new size to the client.
-        let mut line = alloc.agent().command("setsid");
-        line.arg("-c").arg(alloc.agent().nomad_program());
-        line.args(["alloc", "exec", "-i", "-t", &alloc.id]).args(command).env("TERM", "xterm");
+        // A test run in the background of a shell ignores SIGINT, and its children would too.
+        let mut line = Command::new("env");
+        line.args(["--default-signal", "setsid", "-c"]).arg(command.get_program()).args(command.get_args());
+        line.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("TERM", "xterm");
         let client = line.stdin(stdio()?).stdout(stdio()?).stderr(stdio()?).spawn().context("setsid")?;
         rustix::fs::fcntl_setfl(&terminal, OFlags::RDWR | OFlags::NONBLOCK)?;
         Ok(Self { terminal, client, screen: Vec::new() })

@@ -160,7 +160,7 @@ fn image_loaded_on_the_node(env: &Env) -> Outcome {
     let (file, data) = (env.agent.path().join("image.tar"), env.agent.path().join("data"));
     env.registry.save(&file, name)?;
     let image = |args: &[&OsStr]| -> Outcome {
-        let mut command = env.agent.command(&env.agent.driver().display().to_string());
+        let mut command = env.agent.command(env.agent.driver());
         let output = command.arg("image").args(args).arg("--data-dir").arg(&data).output()?;
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(())

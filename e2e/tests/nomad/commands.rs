@@ -2,13 +2,15 @@
 
 use std::process::Output;
 
-use e2e::{Failure, Outcome};
+use e2e::{Failure, Outcome, pty::PtyClient};
 use serde_json::Value;
 
 use crate::{Case, Env, Needs::SharedAgent, service::web};
 
 pub const CASES: &[Case] = &[
     ("commands_show_a_job", SharedAgent, commands_show_a_job),
+    ("commands_of_images_and_disks", SharedAgent, of_images_and_disks),
+    ("commands_at_a_terminal", SharedAgent, at_a_terminal),
     ("commands_doctor_knows_the_agent", SharedAgent, doctor_knows_the_agent),
 ];
 
@@ -42,6 +44,81 @@ fn commands_show_a_job(env: &Env) -> Outcome {
     assert!(String::from_utf8_lossy(&images.stdout).contains(&env.registry.image()), "{images:?}");
     let events = oci_rs(env, &["events", "--filter", &format!("alloc={}", alloc.id)])?;
     assert!(String::from_utf8_lossy(&events.stdout).contains(&format!("{name} started")), "{events:?}");
+    Ok(())
+}
+
+/// The only line of a list in JSON that has this value.
+fn line_with(list: &Value, field: &str, value: &str) -> Outcome<Value> {
+    let found = list.as_array().and_then(|lines| lines.iter().find(|line| line[field] == value));
+    found.cloned().ok_or_else(|| Failure(format!("no {field} {value}: {list}")))
+}
+
+fn of_images_and_disks(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let json = |args: &[&str]| -> Outcome<Value> {
+        Ok(serde_json::from_slice(&oci_rs(env, &[args, &["--json"]].concat())?.stdout)?)
+    };
+    let image = env.registry.image();
+    let task = json(&["inspect", &alloc.id])?;
+    assert_eq!((&task[0]["type"], &task[0]["state"]), (&"task".into(), &"running".into()), "{task}");
+    let usage = line_with(&json(&["stats", "--no-stream"])?, "allocation", &alloc.id)?;
+    assert!(usage["memory_bytes"].as_u64() > Some(0) && usage["pids"].as_u64() > Some(0), "{usage}");
+    let network =
+        line_with(&json(&["network", "ls"])?, "container", task[0]["container"].as_str().unwrap_or_default())?;
+    assert_eq!(network["kind"], "group", "{network}");
+    assert!(json(&["volume", "ls"])?.is_array());
+    let used = json(&["df"])?;
+    assert!(
+        used["summary"][0]["active"].as_u64() > Some(0) && used["summary"][1]["bytes"].as_u64() > Some(0),
+        "{used}"
+    );
+
+    let pulled = json(&["pull", "--unpinned", &image])?;
+    let known = line_with(&json(&["image", "ls"])?, "reference", &image)?;
+    assert_eq!((&pulled["digest"], &pulled["pinned"]), (&known["digest"], &false.into()), "{pulled}");
+    let id = known["id"].as_str().unwrap_or_default();
+    for name in [image.as_str(), id, &id[..19]] {
+        let steps = json(&["image", "history", name])?;
+        assert!(steps.as_array().is_some_and(|steps| !steps.is_empty()), "{name}: {steps}");
+    }
+    assert!(json(&["image", "tree"])?[0]["layer"].as_str().is_some_and(|layer| layer.starts_with("sha256:")));
+    let foreseen = json(&["image", "prune", "--dry-run"])?;
+    assert!(!foreseen["would_remove"].to_string().contains(&image), "a task uses it: {foreseen}");
+    let refused = env.agent.operator(&["rmi", id]).output()?;
+    assert_eq!(refused.status.code(), Some(5), "a task uses it: {refused:?}");
+    let version = json(&["version"])?;
+    assert!(version["kernel"].is_string() && version["libcontainer"].is_string(), "{version}");
+    alloc.stop()
+}
+
+/// The commands that need a terminal, typed at one.
+fn at_a_terminal(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let name = format!("{}/web", &alloc.id[..8]);
+    let mut shell = PtyClient::start_operator(env.agent, &["exec", "-it", &name, "sh"], 30, 100)?;
+    shell.type_text("stty size; echo $((6 * 7)); exit 3\n")?;
+    shell.wait_for("30 100")?;
+    shell.wait_for("42")?;
+    assert_eq!(shell.wait_end()?.1.code(), Some(3));
+
+    let mut live = PtyClient::start_operator(env.agent, &["top", "--interval", "200ms", &name], 30, 100)?;
+    for _ in 0..2 {
+        live.wait_for("MEMORY / LIMIT")?;
+        live.wait_for(&alloc.id[..8])?;
+    }
+    live.type_text("\x03")?;
+    live.wait_end()?;
+
+    let mut log = PtyClient::start_operator(env.agent, &["logs", "-f", &name], 30, 100)?;
+    log.wait_for("serving /www on port 8080")?;
+    let filter = format!("alloc={}", alloc.id);
+    let mut events = PtyClient::start_operator(env.agent, &["events", "-f", "--filter", &filter], 30, 100)?;
+    events.wait_for(" started")?;
+    alloc.stop()?;
+    events.wait_for(" removed")?;
+    events.type_text("\x03")?;
+    events.wait_end()?;
+    assert!(log.wait_end()?.1.success(), "the log ends with its task");
     Ok(())
 }
 

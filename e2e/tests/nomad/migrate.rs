@@ -130,7 +130,7 @@ fn job(id: &str, image: &str, network: &Value, mut config: Value) -> Value {
 
 /// Runs `oci-rs migrate --json`. Returns its answer and its exit code.
 fn migrate(env: &Env, words: &[&str]) -> Outcome<(Value, Option<i32>)> {
-    let mut command = env.agent.command(&env.agent.driver().to_string_lossy());
+    let mut command = env.agent.command(env.agent.driver());
     let output = command.args(["migrate", "-json"]).args(words).output().context("migrate")?;
     answer(&output)
 }
@@ -223,7 +223,7 @@ fn files(env: &Env) -> Outcome {
     let file = directory.join("shop.nomad.hcl");
     fs::write(&file, HCL)?;
     let run = |shape: &str| {
-        let mut command = env.agent.command(&env.agent.driver().to_string_lossy());
+        let mut command = env.agent.command(env.agent.driver());
         command.env("PATH", &directory).args(["migrate", "-json", "-var", shape]);
         answer(&command.arg(&file).output().context("migrate")?)
     };
