@@ -160,6 +160,12 @@ impl PartialLayer {
         if present.len() != chunk_count(&parts) {
             return Ok(None);
         }
+        let image = directory.join(IMAGE);
+        match fs::metadata(&image) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found if found.as_ref().is_ok_and(|found| found.len() != parts.total()) => return Ok(None),
+            found => found.map_err(at("reading", &image))?,
+        };
         let now = boot::id().map_err(at("reading", Path::new(boot::PATH)))?;
         if boot_id == now {
             let map = private().open(&path).map_err(at("opening", &path))?;

@@ -128,6 +128,11 @@ impl Plan {
             self.present[chunk] = true;
             self.missing -= 1;
         }
+        self.retry_now();
+    }
+
+    /// Ends the pause after failures.
+    pub(crate) fn retry_now(&mut self) {
         (self.failures, self.retries) = (0, None);
     }
 
@@ -229,6 +234,10 @@ mod tests {
             last = pause;
         }
         assert_eq!(last, LONGEST_PAUSE);
+        plan.retry_now();
+        assert_eq!(plan.stream(now), Some(0..4));
+        plan.ended(Reason::Stream, 0..4, Some(now));
+        assert_eq!(plan.retries.map(|(_, stream)| stream - now), Some(PAUSE));
         plan.arrived(0);
         assert_eq!(plan.stream(now), Some(1..4));
     }

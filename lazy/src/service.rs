@@ -144,6 +144,15 @@ impl Lazy {
         }
     }
 
+    /// Has a layer stream before the others, at once and without the limit of the bandwidth, as long as the result
+    /// lives. `None`: the layer is not served any more. Its completion or its next failure is reported to the observer.
+    pub fn hurry(&self, image: &Path) -> Option<Hurry> {
+        let file = File::open(image).map_err(at("opening", image)).and_then(|file| id(&file, image)).ok()?;
+        let hurried = self.shared.lock().hurry(file);
+        self.shared.work.notify_all();
+        hurried.then(|| Hurry { shared: Arc::clone(&self.shared), file })
+    }
+
     /// The descriptor that keeps readers of incomplete layers waiting. A process that outlives this one must hold a
     /// copy of it as long as a layer is incomplete.
     pub fn group(&self) -> BorrowedFd<'_> {
@@ -183,6 +192,31 @@ impl Lazy {
         drop(state);
         self.shared.work.notify_all();
         Ok(())
+    }
+}
+
+/// A caller waits for the whole layer, see [`Lazy::hurry`].
+pub struct Hurry {
+    shared: Arc<Shared>,
+    file: FileId,
+}
+
+impl std::fmt::Debug for Hurry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hurry").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl Hurry {
+    /// Bytes of the layer that are here; `None` if it is not served any more.
+    pub fn bytes_here(&self) -> Option<u64> {
+        self.shared.lock().files.get(&self.file).map(Served::bytes_here)
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.shared.lock().unhurry(self.file);
     }
 }
 

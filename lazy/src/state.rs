@@ -16,7 +16,7 @@ use rustix::fs::fstat;
 use crate::{
     observer::{LazyEvent, Observer},
     pace::Pace,
-    partial::PartialLayer,
+    partial::{CHUNK, PartialLayer},
     plan::{Plan, Reason},
     reads::Reads,
     slots::{FileId, Left, Slots},
@@ -115,6 +115,8 @@ pub(crate) struct Served {
     pub(crate) phase: Phase,
     /// Why the last job failed.
     pub(crate) problem: Option<String>,
+    /// Callers that wait for the whole layer.
+    hurried: usize,
     since: Instant,
     /// The chunks in the order of their first reads, if they are noted.
     reads: Option<Reads>,
@@ -125,12 +127,21 @@ impl Served {
         let plan = Plan::new(layer.present(), layer.first());
         let reads = settings.profile.map(|_| Reads::default());
         let (phase, since) = (Phase::Fetching, Instant::now());
-        Self { layer: Arc::new(layer), sources, plan, image: None, phase, problem: None, since, reads }
+        Self { layer: Arc::new(layer), sources, plan, image: None, phase, problem: None, hurried: 0, since, reads }
     }
 
     /// What was read first; `None` if it was not noted.
     pub(crate) fn reads(&self) -> Option<Vec<Range<usize>>> {
         self.reads.as_ref().map(Reads::ranges)
+    }
+
+    /// Bytes that are here.
+    pub(crate) fn bytes_here(&self) -> u64 {
+        self.layer.description().size.saturating_sub(self.plan.missing() as u64 * CHUNK)
+    }
+
+    fn is_hurried(&self) -> bool {
+        self.hurried > 0
     }
 
     fn has(&self, range: &Range<u64>) -> bool {
@@ -312,6 +323,29 @@ impl State {
         self.files.remove(&file);
     }
 
+    /// Lets a layer stream before the others, at once and without the limit of the bandwidth, until
+    /// [`Self::unhurry`]. Returns whether it is served.
+    pub(crate) fn hurry(&mut self, file: FileId) -> bool {
+        let Some(served) = self.files.get_mut(&file) else { return false };
+        served.hurried += 1;
+        // A next failure is news for the caller that waits.
+        served.problem = None;
+        served.plan.retry_now();
+        true
+    }
+
+    /// Ends one call of [`Self::hurry`].
+    pub(crate) fn unhurry(&mut self, file: FileId) {
+        if let Some(served) = self.files.get_mut(&file) {
+            served.hurried = served.hurried.saturating_sub(1);
+        }
+    }
+
+    /// Whether a caller waits for the whole layer.
+    pub(crate) fn is_hurried(&self, file: FileId) -> bool {
+        self.files.get(&file).is_some_and(Served::is_hurried)
+    }
+
     /// The next job of a worker, or the time at which there may be one.
     pub(crate) fn next_job(&mut self, now: Instant, settings: &Settings) -> Result<Job, Option<Instant>> {
         let mut later = Vec::new();
@@ -324,18 +358,21 @@ impl State {
                 return Ok(Job::Fetch(fetch));
             }
         }
-        for (file, served) in &mut self.files {
+        // Layers that a caller waits for come first. They may use some of the workers for reads.
+        let most = |hurried: bool| settings.streams + if hurried { settings.demands / 2 } else { 0 };
+        let (hurried, others): (Vec<_>, Vec<_>) = self.files.iter_mut().partition(|(_, served)| served.is_hurried());
+        for (file, served) in hurried.into_iter().chain(others) {
             let Some(image) = served.image.clone() else { continue };
             if served.phase == Phase::Fetching && served.plan.is_complete() {
-                let noted = settings.profile.map(|time| served.since + time).filter(|until| *until > now);
-                if let Some(until) = noted {
+                let noted = settings.profile.filter(|_| !served.is_hurried()).map(|time| served.since + time);
+                if let Some(until) = noted.filter(|until| *until > now) {
                     later.push(until);
                     continue;
                 }
                 served.phase = Phase::Checking;
                 return Ok(Job::Check { file: *file, layer: Arc::clone(&served.layer), image });
             }
-            if self.streams >= settings.streams {
+            if self.streams >= most(served.is_hurried()) {
                 continue;
             }
             let Some(chunks) = served.plan.stream(now) else { continue };

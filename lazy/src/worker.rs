@@ -231,18 +231,19 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
             shared.work.notify_all();
         }
     }
-    make_way(shared, fetch.reason, bytes.len() as u64)
+    make_way(shared, fetch, bytes.len() as u64)
 }
 
 /// A background job waits while data is fetched for reads, and as long as it is faster than its bandwidth. Its source
-/// waits too, because its bytes are not taken.
-fn make_way(shared: &Shared, reason: Reason, bytes: u64) -> Result<(), Failure> {
+/// waits too, because its bytes are not taken. The bandwidth does not hold for a layer that a caller waits for.
+fn make_way(shared: &Shared, fetch: &Fetch, bytes: u64) -> Result<(), Failure> {
     let mut state = shared.lock();
-    if reason == Reason::Stream {
-        let due = state.pace.spend(Instant::now(), bytes);
-        loop {
+    if fetch.reason == Reason::Stream {
+        let due = if state.is_hurried(fetch.file) { None } else { state.pace.spend(Instant::now(), bytes) };
+        while !state.stopping {
+            let due = due.filter(|_| !state.is_hurried(fetch.file));
             let left = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
-            if state.stopping || (state.demands == 0 && left.is_zero()) {
+            if state.demands == 0 && left.is_zero() {
                 break;
             }
             let limit = if state.demands > 0 { LOOK } else { left };

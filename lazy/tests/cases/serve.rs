@@ -115,3 +115,44 @@ fn one_process_serves_a_directory() {
     assert!(error.to_string().contains("another process serves"), "{error}");
     drop(first);
 }
+
+#[test]
+fn a_layer_that_a_caller_waits_for_streams_without_the_limit_of_the_bandwidth() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("memory", mixed()));
+    // The whole takes two minutes, and is observed even longer.
+    let settings =
+        Settings { bandwidth: Some(100_000), profile: Some(Duration::from_secs(600)), ..Settings::default() };
+    let lazy = bench.start(settings);
+    let mounted = bench.serve(&lazy, native, &sources([&source]));
+    thread::sleep(Duration::from_millis(300));
+    let image = bench.layer().join("fs.erofs");
+    let began = Instant::now();
+    let hurry = lazy.hurry(&image).unwrap();
+    assert!(hurry.bytes_here().is_some());
+    bench.recorder.wait_complete();
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert_eq!(hurry.bytes_here(), None);
+    assert!(lazy.hurry(&image).is_none());
+    let (name, expected) = &native.files[0];
+    assert!(mounted.read(name, 0..expected.len() as u64).unwrap() == *expected);
+}
+
+#[test]
+fn the_limit_of_the_bandwidth_holds_again_when_no_caller_waits() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("memory", mixed()));
+    let lazy = bench.start(Settings { bandwidth: Some(1_000_000), ..Settings::default() });
+    let _mounted = bench.serve(&lazy, native, &sources([&source]));
+    *source.faults.pause.lock().unwrap() = Duration::from_millis(5);
+    let image = bench.layer().join("fs.erofs");
+    let hurry = lazy.hurry(&image).unwrap();
+    thread::sleep(Duration::from_millis(500));
+    drop(hurry);
+    // Of 12 MiB, half a second at this pace of the source brings less than two.
+    thread::sleep(Duration::from_secs(2));
+    let hurry = lazy.hurry(&image).unwrap();
+    let here = hurry.bytes_here().unwrap();
+    assert!(here < native.image.len() as u64 / 2, "{here} of {}", native.image.len());
+    bench.recorder.wait_complete();
+}
