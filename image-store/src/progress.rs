@@ -245,6 +245,12 @@ impl LayerMeter {
         self.add_bytes(missing);
     }
 
+    /// Takes back what was counted: the layer is fetched from its beginning.
+    pub(crate) fn restart(&self) {
+        let counted = self.bytes_done.swap(0, Ordering::Relaxed);
+        self.pull.bytes_done.fetch_sub(counted, Ordering::Relaxed);
+    }
+
     pub(crate) fn done(&self) {
         self.pull.layers_done.fetch_add(1, Ordering::Relaxed);
         self.pull.progress.report(PullEvent::LayerDone { layer: self.layer.clone() });

@@ -6,6 +6,7 @@ use layer::{Digest, Unpacked, stream::Piece};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
+    join::Joined,
     partial::{Begun, LayerGroup},
     puller::Puller,
     request::PullRequest,
@@ -172,7 +173,7 @@ pub(crate) async fn join_all<T: 'static>(
     Ok(done)
 }
 
-/// Makes one layer ready, unless another task or process makes it meanwhile.
+/// Makes one layer ready, unless another task or process, or the service of partial layers, makes it meanwhile.
 async fn fetch_layer(
     puller: &Arc<Puller>,
     (sessions, background): (&[Session], bool),
@@ -181,8 +182,20 @@ async fn fetch_layer(
     token: TaskToken,
 ) -> Result<(), PullError> {
     meter.waits_for_another_pull();
+    let mut joined = puller.join_service(layer, meter).await?;
     let _turn = if background { puller.priority.background().await } else { None };
-    let _lock = puller.local.lock_layer(&layer.diff_id).await?;
+    let _lock = loop {
+        if joined == Joined::Complete {
+            return Ok(());
+        }
+        let lock = puller.local.lock_layer(&layer.diff_id).await?;
+        // The service may have begun meanwhile. Its failure is no reason to ask it again.
+        if joined == Joined::GaveUp || !puller.serves(layer) {
+            break lock;
+        }
+        drop(lock);
+        joined = puller.join_service(layer, meter).await?;
+    };
     let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
     let staged = blocking(move || match local.has_layer_for_blob(&wanted)? {
         true => Ok(None),

@@ -4,7 +4,8 @@
 //!   missing layers through the unpacker in parallel. Only then is the image recorded.
 //! - A large native layer is not fetched, if the caller allows it: it is mounted, and its data comes meanwhile
 //!   (`partial`, `serve`).
-//! - Concurrent pulls of the same content are deduplicated. A failure is not shared.
+//! - Concurrent pulls of the same content are deduplicated. A failure is not shared. A pull that needs a whole layer
+//!   waits for a service that has begun to fetch it (`join`).
 //! - A cancelled pull leaves only finished layers. When the cancellation is reported, nothing else is left; when its
 //!   future is dropped, soon after.
 
@@ -16,6 +17,7 @@ mod disk_space;
 mod documents;
 mod download;
 mod grants;
+mod join;
 mod lease_guard;
 mod load;
 mod partial;

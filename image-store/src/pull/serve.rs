@@ -228,16 +228,23 @@ impl Puller {
         let limits = self.limits.of_a_layer();
         let (mut layers, mut served) = (Vec::new(), HashMap::new());
         for partial in self.local.partials()? {
-            let failed = |error: LazyError| PullError::Store(StoreError::io("opening", &partial.directory)(error));
-            let Some(layer) = PartialLayer::open(&partial.directory, &limits).map_err(failed)? else {
-                self.local.discard_partial(&partial.directory)?;
-                continue;
+            let layer = match PartialLayer::open(&partial.directory, &limits) {
+                Ok(Some(layer)) => layer,
+                Ok(None) => {
+                    self.local.discard_partial(&partial.directory)?;
+                    continue;
+                }
+                // Reads of it fail. The other layers must not suffer from it.
+                Err(error) => {
+                    tracing::error!(layer = %partial.meta.diff_id, %error, "an incomplete layer is not served");
+                    continue;
+                }
             };
             let blob = (layer.description().digest.clone(), layer.description().size);
             let found = Handle::current().block_on(credentials::find(&self.sources, &partial.image, true));
             let hosts = host_sources(&self.hosts(), (&partial.image, blob), found.ok().flatten().as_ref())?;
             layers.push((layer, lazy_sources(&hosts)));
-            served.insert(image_of(&partial.directory), Served { partial, hosts, refused: None });
+            served.insert(image_of(&partial.directory), Served { partial, hosts, failures: 0, refused: None });
         }
         let files: Vec<_> = served.keys().filter_map(|image| identity(image)).collect();
         let (settings, observer) = (self.lazy_settings(), self.observer());
@@ -262,7 +269,32 @@ impl Puller {
 impl Puller {
     /// Acts on an event of the service, and passes it on.
     async fn layer_event(self: &Arc<Self>, event: LazyEvent) {
-        let (layer, kind) = match event {
+        let happened = self.act(event).await;
+        self.partial.changed.notify_waiters();
+        let Some((layer, kind)) = happened else { return };
+        let puller = Arc::clone(self);
+        let told = blocking(move || {
+            puller.tell(layer, kind);
+            Ok(())
+        });
+        if let Err(error) = told.await {
+            tracing::warn!(%error, "an event of a layer is not passed on");
+        }
+    }
+
+    /// Tells the users of a layer what happened to it. Blocks shortly.
+    fn tell(&self, layer: Digest, kind: LayerEventKind) {
+        let Some(listener) = self.partial.listener.get() else { return };
+        let owners = self.local.owners_of(&layer).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the users of a layer are not known");
+            Vec::new()
+        });
+        listener(LayerEvent { layer, kind, owners });
+    }
+
+    /// Acts on an event of the service. Returns what users of the layer may want to know.
+    async fn act(self: &Arc<Self>, event: LazyEvent) -> Option<(Digest, LayerEventKind)> {
+        Some(match event {
             LazyEvent::Complete { digest, image, reads } => {
                 self.finish(&digest, &image, reads).await;
                 (digest, LayerEventKind::Complete)
@@ -280,7 +312,7 @@ impl Puller {
                 if !image.exists() {
                     self.partial.state().served.remove(&image);
                 }
-                return;
+                return None;
             }
             LazyEvent::WrongChunk { digest, offset, source } => {
                 tracing::warn!(layer = %digest, offset, source, "a source delivered wrong bytes");
@@ -288,21 +320,14 @@ impl Puller {
             }
             LazyEvent::Stalled { digest, missing, problem } => {
                 tracing::warn!(layer = %digest, missing, problem, "an incomplete layer waits for its sources");
+                self.partial.state().failed(&digest);
                 (digest, LayerEventKind::Stalled { missing, problem })
             }
             LazyEvent::ReadFailed { digest, offset, problem } => {
                 tracing::warn!(layer = %digest, offset, problem, "a read of an incomplete layer failed");
                 (digest, LayerEventKind::ReadFailed { problem })
             }
-        };
-        let Some(listener) = self.partial.listener.get() else { return };
-        let local = Arc::clone(&self.local);
-        let wanted = layer.clone();
-        let owners = blocking(move || local.owners_of(&wanted)).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the users of a layer are not known");
-            Vec::new()
-        });
-        listener(LayerEvent { layer, kind, owners });
+        })
     }
 
     /// Makes a complete layer an ordinary one.

@@ -11,7 +11,10 @@ use std::{
 
 use image_store::{LoadRequest, Retention, Silent, Store};
 
-use crate::common::{config, request};
+use crate::{
+    common::{config, request},
+    partial,
+};
 
 const SCENE: &str = "IMAGE_STORE_SCENE";
 const ROOT: &str = "IMAGE_STORE_ROOT";
@@ -31,6 +34,8 @@ pub enum Scene {
     Remove(String),
     /// Sweeps.
     Sweep,
+    /// Serves an image for the lease `task` before it is complete, until the process is killed.
+    Serve(String),
 }
 
 impl Scene {
@@ -42,6 +47,7 @@ impl Scene {
             Scene::Leave => vec![word("leave")],
             Scene::Remove(reference) => vec![word("remove"), word(reference)],
             Scene::Sweep => vec![word("sweep")],
+            Scene::Serve(reference) => vec![word("serve"), word(reference)],
         }
     }
 
@@ -116,7 +122,8 @@ pub fn open(root: &Path) -> Store {
 #[tokio::test(flavor = "multi_thread")]
 async fn play() {
     let Ok(scene) = std::env::var(SCENE) else { return };
-    let store = open(Path::new(&std::env::var_os(ROOT).unwrap()));
+    let root = std::env::var_os(ROOT).map(PathBuf::from).unwrap();
+    let store = open(&root);
     match scene.split('\n').collect::<Vec<_>>()[..] {
         ["pull", reference] => drop(store.acquire(request(reference), "task", Arc::new(Silent)).await.unwrap()),
         ["load", archive, reference] => {
@@ -135,6 +142,11 @@ async fn play() {
         }
         ["remove", reference] => drop(store.remove(&reference.parse().unwrap()).unwrap()),
         ["sweep"] => drop(store.sweep().unwrap()),
+        ["serve", reference] => {
+            let store = partial::open(&root, |config| config, |partial| partial);
+            let _image = partial::acquire(&store, reference, "task").await.unwrap();
+            std::future::pending::<()>().await;
+        }
         ref other => panic!("no such scene: {other:?}"),
     }
     if let Some(file) = std::env::var_os(PEAK) {

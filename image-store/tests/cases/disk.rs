@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// A file system for one test.
-struct Disk {
+pub struct Disk {
     directory: tempfile::TempDir,
     /// The block device of an ext4.
     file: PathBuf,
@@ -38,7 +38,7 @@ struct Disk {
 
 /// The kind of the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Memory,
     Ext4,
     /// Its quota needs only one command.
@@ -55,7 +55,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 
 impl Disk {
     /// A file system of this many MiB and inodes. `None`, with a message, if the kernel has no loop devices.
-    fn new(kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
+    pub fn new(kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("disk");
         Disk::with_file(directory, file, kind, megabytes, inodes)
@@ -103,11 +103,11 @@ impl Disk {
         }
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.directory.path().join("mnt")
     }
 
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.path().join("images")
     }
 

@@ -165,6 +165,34 @@ async fn a_task_or_a_node_can_ask_for_the_whole_image() {
 }
 
 #[tokio::test]
+async fn a_task_that_needs_the_whole_image_waits_for_the_layer_that_streams() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    scene.stop(FRONT);
+    // At this pace the layer takes half a minute.
+    let mut plugin = node.launch_with(json!({"lazy": {"min_size": "1", "bandwidth": "100000"}})).await;
+    let script = format!("echo begins; {PAUSE}; {COUNT}");
+    let task = node.task(&scene.name).sh(&script).build(&mut plugin).await;
+    plugin.started(&task).await;
+    begins(&task).await;
+    scene.registry.heal();
+    let began = Instant::now();
+    let whole = node.task(&scene.name).option("lazy", json!(false)).sh(COUNT).build(&mut plugin).await;
+    plugin.started(&whole).await;
+    assert!(began.elapsed() < seconds(20), "{:?}", began.elapsed());
+    assert!(process_of(&node, &whole, "guard.json").is_none());
+    assert_eq!(finish(&whole, &mut plugin).await, format!("{LINES}\n"));
+    tell(&task);
+    assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
+    let requests = scene.registry.requests();
+    let downloads = requests.iter().filter(|request| {
+        request.method == "GET" && request.path.contains(&scene.layer) && request.header("range").is_none()
+    });
+    assert_eq!(downloads.count(), 0, "the layer is not downloaded as a whole");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
 async fn reads_wait_for_the_next_plugin() {
     let node = Node::new();
     let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };

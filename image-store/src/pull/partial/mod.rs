@@ -11,12 +11,14 @@ use std::{
     collections::HashMap,
     fmt,
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
+use layer::Digest;
 use lazy::{Lazy, LazyError, PartialLayer, Source, Sources};
+use tokio::sync::Notify;
 
 pub use self::event::{LayerEvent, LayerEventKind};
 use self::source::HostSource;
@@ -68,6 +70,8 @@ pub(crate) struct PartialLayers {
     /// `None`: layers are always pulled whole.
     pub(super) config: Option<PartialConfig>,
     pub(super) listener: OnceLock<Listener>,
+    /// Notified after each event of the service.
+    pub(super) changed: Notify,
     state: Mutex<State>,
 }
 
@@ -95,8 +99,17 @@ pub(super) enum Service {
 pub(super) struct Served {
     pub(super) partial: Partial,
     pub(super) hosts: Vec<Arc<HostSource>>,
+    /// How often no source delivered.
+    pub(super) failures: usize,
     /// Its content is not the layer.
     pub(super) refused: Option<String>,
+}
+
+/// A layer whose data this process fetches.
+pub(super) struct Streaming {
+    pub(super) lazy: Arc<Lazy>,
+    /// How often no source delivered so far.
+    pub(super) failures: usize,
 }
 
 /// What became of the attempt to serve a layer.
@@ -109,7 +122,7 @@ pub(super) enum Begun {
 
 impl PartialLayers {
     pub(crate) fn new(config: Option<PartialConfig>) -> Self {
-        Self { config, listener: OnceLock::new(), state: Mutex::default() }
+        Self { config, listener: OnceLock::new(), changed: Notify::new(), state: Mutex::default() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -126,6 +139,14 @@ impl PartialLayers {
     /// Whether a layer may be mounted before it is complete. Pure.
     pub(super) fn may_serve(&self, layer: &LayerRecord) -> bool {
         self.config.as_ref().is_some_and(|config| layer.native.is_some() && layer.size >= config.min_size)
+    }
+
+    /// The layer of an image file, if this process fetches its data. It may have been completed or removed meanwhile.
+    pub(super) fn streaming(&self, image: &Path) -> Option<Streaming> {
+        let state = self.state();
+        let Service::Running(lazy, _) = &state.service else { return None };
+        let served = state.served.get(image).filter(|served| served.refused.is_none())?;
+        Some(Streaming { lazy: Arc::clone(lazy), failures: served.failures })
     }
 
     /// Whether layers are served, or will be.
@@ -167,13 +188,20 @@ impl PartialLayers {
                 return Ok(Begun::PullWhole);
             }
         }
-        let served = Served { partial: partial.clone(), hosts, refused: None };
+        let served = Served { partial: partial.clone(), hosts, failures: 0, refused: None };
         state.served.insert(image_of(&partial.directory), served);
         Ok(Begun::Served(Box::new(partial), group))
     }
 }
 
 impl State {
+    /// No source delivered a layer.
+    pub(super) fn failed(&mut self, layer: &Digest) {
+        self.served.values_mut().filter(|served| served.partial.meta.diff_id == *layer).for_each(|served| {
+            served.failures += 1;
+        });
+    }
+
     /// Uses credentials for all layers of a repository.
     pub(super) fn use_credentials(&self, hosts: &dyn Hosts, image: &Reference, credentials: &Credentials) {
         let is_of = |other: &Reference| other.domain() == image.domain() && other.repository() == image.repository();
@@ -200,7 +228,7 @@ pub(super) fn running(lazy: Lazy) -> Result<Service, LazyError> {
 }
 
 /// The image file of a partial layer.
-pub(super) fn image_of(directory: &std::path::Path) -> PathBuf {
+pub(super) fn image_of(directory: &Path) -> PathBuf {
     directory.join("fs.erofs")
 }
 

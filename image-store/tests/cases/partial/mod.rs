@@ -1,5 +1,9 @@
 //! Native layers that are mounted before their data is here.
 
+mod joins;
+mod reboot;
+mod sources;
+
 use std::{
     fs,
     os::fd::{AsFd, OwnedFd},
@@ -43,17 +47,27 @@ fn bench() -> Option<Bench> {
 }
 
 fn store(root: &Path, min_size: u64) -> Store {
-    let partial = PartialConfig { min_size, read_timeout: Duration::from_secs(30), bandwidth: None, profile: None };
-    Store::open(StoreConfig { layers: LayerFormat::Erofs, partial: Some(partial), ..config(root) }).unwrap()
+    open(root, |config| config, |partial| PartialConfig { min_size, ..partial })
+}
+
+/// A store with changes of its configuration. Without changes it serves layers from one byte on.
+pub fn open(
+    root: &Path,
+    change: impl FnOnce(StoreConfig) -> StoreConfig,
+    change_partial: impl FnOnce(PartialConfig) -> PartialConfig,
+) -> Store {
+    let partial = PartialConfig { min_size: 1, read_timeout: Duration::from_secs(30), bandwidth: None, profile: None };
+    let partial = Some(change_partial(partial));
+    Store::open(change(StoreConfig { layers: LayerFormat::Erofs, partial, ..config(root) })).unwrap()
 }
 
 /// An image of one layer with a file of many chunks.
-fn image() -> Built {
+pub fn image() -> Built {
     let layer = Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "x"), Entry::file("data", content())]);
     with_native(&Image::new().layer(layer).build(), |_, _| ())
 }
 
-fn content() -> Vec<u8> {
+pub fn content() -> Vec<u8> {
     noise(2_000_000)
 }
 
@@ -62,13 +76,13 @@ fn layer(built: &Built) -> String {
     built.blobs[built.blobs.len() - 2].0.clone()
 }
 
-fn events(store: &Store) -> mpsc::UnboundedReceiver<LayerEvent> {
+pub fn events(store: &Store) -> mpsc::UnboundedReceiver<LayerEvent> {
     let (sender, receiver) = mpsc::unbounded_channel();
     store.on_layer_event(move |event| drop(sender.send(event)));
     receiver
 }
 
-async fn next(events: &mut mpsc::UnboundedReceiver<LayerEvent>, wanted: fn(&LayerEventKind) -> bool) -> LayerEvent {
+pub async fn next(events: &mut mpsc::UnboundedReceiver<LayerEvent>, wanted: fn(&LayerEventKind) -> bool) -> LayerEvent {
     let found = async {
         loop {
             let event = events.recv().await.expect("an event");
@@ -84,7 +98,7 @@ fn is_complete(kind: &LayerEventKind) -> bool {
     *kind == LayerEventKind::Complete
 }
 
-async fn acquire(store: &Store, reference: &str, owner: &str) -> Result<image_store::Image, PullError> {
+pub async fn acquire(store: &Store, reference: &str, owner: &str) -> Result<image_store::Image, PullError> {
     let request = PullRequest { lazy: true, ..request(reference) };
     store.acquire(request, owner, Arc::new(Silent)).await
 }
@@ -155,22 +169,6 @@ async fn small_layers_and_those_of_requests_that_need_them_whole_are_pulled() {
     let whole = bench.lease(&reference).await.unwrap();
     assert!(whole.group.is_none() && !is_partial(&whole));
     assert_eq!(partials(&bench), 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pull_of_the_whole_image_does_not_wait_for_a_partial_one() {
-    let Some(bench) = bench() else { return };
-    let built = image();
-    let reference = bench.push("team/app:1", &built);
-    let mut events = events(&bench.store);
-    bench.registry.fault(Fault::on(layer(&built), Action::Status(503, Vec::new())).after(FRONT));
-    let partial = acquire(&bench.store, &reference, "task").await.unwrap();
-    bench.registry.heal();
-    let whole = bench.lease(&reference).await.unwrap();
-    assert!(whole.group.is_none() && !is_partial(&whole));
-    assert!(reader(&partial.layers[0]).join().unwrap().unwrap() == content());
-    next(&mut events, is_complete).await;
-    assert_eq!(bench.layer_count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
