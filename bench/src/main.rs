@@ -18,6 +18,7 @@ mod podman;
 mod process;
 mod pull;
 mod quiet;
+mod readiness;
 mod report;
 mod runtimes;
 mod scale;
@@ -36,12 +37,18 @@ use crate::{ours::Contenders, quiet::Quiet, report::say, workdir::WorkDirectory}
 struct Arguments {
     cases: Vec<String>,
     rounds: usize,
-    pull_rounds: usize,
+    pull_rounds: Option<usize>,
     layers: Option<PathBuf>,
+    readiness: readiness::Options,
     contenders: Contenders,
 }
 
-const CASES: [&str; 11] = [
+/// Rounds of the cases of pulls, unless others are asked for.
+const PULL_ROUNDS: usize = 5;
+/// The same for `readiness`, whose pulls are long.
+const READINESS_ROUNDS: usize = 1;
+
+const CASES: [&str; 12] = [
     "start",
     "network",
     "image-volume",
@@ -53,23 +60,37 @@ const CASES: [&str; 11] = [
     "pull",
     "pull-link",
     "pull-layer",
+    "readiness",
 ];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] \
                      [--no-peers] [--without-userns] \
                      [start] [network] [image-volume] [exec] [memory] [tasks] [scale] [metrics] \
-                     [pull] [pull-link] [pull-layer]";
+                     [pull] [pull-link] [pull-layer] \
+                     [readiness] [--readiness MIB,MIB…] [--links MBIT,MBIT+MS…] [--services static,django,jvm] \
+                     [--roots DIRECTORY]";
+
+/// Parses values that are separated by commas.
+fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, String> {
+    readiness::list(text).map_err(|error| format!("{error}; {USAGE}"))
+}
 
 impl Arguments {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let contenders = Contenders { against: None, without_userns: false, peers: true };
-        let mut arguments = Self { cases: Vec::new(), rounds: 21, pull_rounds: 5, layers: None, contenders };
+        let readiness = readiness::Options::default();
+        let mut arguments =
+            Self { cases: Vec::new(), rounds: 21, pull_rounds: None, layers: None, readiness, contenders };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; {USAGE}"));
             let count = |text: String| text.parse().map_err(|_| format!("{text} is no number; {USAGE}"));
             match arg.as_str() {
                 "--rounds" => arguments.rounds = count(value()?)?,
-                "--pull-rounds" => arguments.pull_rounds = count(value()?)?,
+                "--pull-rounds" => arguments.pull_rounds = Some(count(value()?)?),
                 "--layers" => arguments.layers = Some(value()?.into()),
+                "--readiness" => arguments.readiness.sizes = list(&value()?)?,
+                "--links" => arguments.readiness.lines = list(&value()?)?,
+                "--services" => arguments.readiness.services = list(&value()?)?,
+                "--roots" => arguments.readiness.roots = Some(value()?.into()),
                 "--against" => arguments.contenders.against = Some(value()?.into()),
                 "--no-peers" => arguments.contenders.peers = false,
                 "--without-userns" => arguments.contenders.without_userns = true,
@@ -91,6 +112,7 @@ async fn run(arguments: Arguments) {
     let mut quiet = Quiet::default();
     machine::print();
     let (contenders, layers) = (&arguments.contenders, arguments.layers.as_deref());
+    let pull_rounds = arguments.pull_rounds.unwrap_or(PULL_ROUNDS);
     for case in &arguments.cases {
         match case.as_str() {
             "start" => start::measure(&workdir, contenders, &mut quiet, arguments.rounds).await,
@@ -101,9 +123,13 @@ async fn run(arguments: Arguments) {
             "tasks" => nomad::measure(&workdir, contenders, arguments.rounds),
             "scale" => scale::measure(&workdir, contenders).await,
             "metrics" => metrics::measure(&workdir).await,
-            "pull" => pull::ordinary(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
-            "pull-link" => pull::through_link(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
-            _ => pull::one_layer(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
+            "pull" => pull::ordinary(&workdir, contenders, &mut quiet, pull_rounds, layers).await,
+            "pull-link" => pull::through_link(&workdir, contenders, &mut quiet, pull_rounds, layers).await,
+            "readiness" => {
+                let rounds = arguments.pull_rounds.unwrap_or(READINESS_ROUNDS);
+                readiness::measure(&workdir, contenders, &mut quiet, (rounds, &arguments.readiness)).await;
+            }
+            _ => pull::one_layer(&workdir, contenders, &mut quiet, pull_rounds, layers).await,
         }
     }
     say(&quiet.to_string());
@@ -147,8 +173,16 @@ mod tests {
     }
 
     #[test]
+    fn the_options_of_readiness_are_parsed() {
+        let line = "readiness --readiness 150,1024 --links 1000,100+20 --services jvm --roots /x --pull-rounds 2";
+        let Arguments { readiness, pull_rounds, .. } = parse(line).must("arguments");
+        assert_eq!((readiness.sizes, readiness.lines.len()), (vec![150, 1024], 2));
+        assert_eq!((readiness.services.len(), readiness.roots, pull_rounds), (1, Some("/x".into()), Some(2)));
+    }
+
+    #[test]
     fn errors_contain_the_usage() {
-        for line in ["--rounds", "--rounds many", "stop"] {
+        for line in ["--rounds", "--rounds many", "stop", "--links 0", "--services perl", "--readiness x"] {
             assert!(parse(line).err().must("an error").contains(USAGE), "{line}");
         }
     }

@@ -54,8 +54,19 @@ pub fn exists(program: &str) -> bool {
 
 /// The processor ticks of a process: fields 14 and 15 of `/proc/<pid>/stat`.
 pub fn ticks(pid: i32) -> f64 {
+    fields_of_stat(pid, 2)
+}
+
+/// The processor time of a process and of its children that have ended: fields 14 to 17 of `/proc/<pid>/stat`.
+pub fn processor_time(pid: i32) -> Duration {
+    // The kernel counts in hundredths of a second (USER_HZ, time(7)).
+    Duration::from_secs_f64(fields_of_stat(pid, 4) / 100.0)
+}
+
+/// The sum of this many fields from field 14 on.
+fn fields_of_stat(pid: i32, count: usize) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).must("the process's times");
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().skip(11).take(2));
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().skip(11).take(count));
     fields.into_iter().flatten().filter_map(|field| field.parse::<f64>().ok()).sum()
 }
 
@@ -70,6 +81,15 @@ mod tests {
         for script in ["echo wrong", "echo ready; exit 1", "true"] {
             shell(script).err().must(script);
         }
+    }
+
+    #[test]
+    fn children_that_have_ended_count() {
+        let own = std::process::id().cast_signed();
+        let before = processor_time(own);
+        until_done(Command::new("/bin/sh").args(["-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]))
+            .must("done");
+        assert!(processor_time(own) > before && processor_time(own).as_secs_f64() * 100.0 >= ticks(own));
     }
 
     #[test]

@@ -46,8 +46,13 @@ impl Plugin {
 
     /// StartTask. A success must contain the handle that Nomad needs.
     pub async fn start(&self, task: &Task) -> Result<StartTaskResponse, Status> {
+        self.start_within(LIMIT, task).await
+    }
+
+    /// The same with another time limit, for a long pull.
+    pub async fn start_within(&self, limit: Duration, task: &Task) -> Result<StartTaskResponse, Status> {
         let request = StartTaskRequest { task: Some(task.config.clone()) };
-        let answer = within(LIMIT, "StartTask", self.driver().start_task(request)).await?.into_inner();
+        let answer = within(limit, "StartTask", self.driver().start_task(request)).await?.into_inner();
         let handle = answer.handle.as_ref().must("a handle in StartTask's answer");
         assert_eq!(handle.config.as_ref(), Some(&task.config), "the handle echoes the whole TaskConfig");
         assert!(handle.version >= 1, "version 0 of a handle is reserved");

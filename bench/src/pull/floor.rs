@@ -1,8 +1,8 @@
 //! The lower bound of a pull: both hashes, decompression, writing the files. The steps run one after the other, from
-//! the page cache, without a network.
+//! the page cache, without a network. For a pull that only copies: writing to the disk.
 
 use std::{
-    io::Read,
+    io::{Read, Write},
     process::Command,
     time::{Duration, Instant},
 };
@@ -36,6 +36,25 @@ pub fn measure(data: &Fresh, layers: &[LayerFiles]) -> Result<Cost, String> {
         }
         Ok(took)
     })
+}
+
+/// The time in which the disk takes a number of bytes: a file is written and synced.
+pub fn write(data: &Fresh, bytes: u64) -> Result<Duration, String> {
+    let failed = |error: std::io::Error| format!("writing to {}: {error}", data.path().display());
+    let path = data.path().join("written");
+    let piece = vec![0x5a; 1 << 20];
+    let begun = Instant::now();
+    let mut file = std::fs::File::create(&path).map_err(failed)?;
+    let mut left = bytes;
+    while left > 0 {
+        let length = left.min(piece.len() as u64);
+        file.write_all(&piece[..length as usize]).map_err(failed)?;
+        left -= length;
+    }
+    file.sync_data().map_err(failed)?;
+    let took = begun.elapsed();
+    std::fs::remove_file(&path).map_err(failed)?;
+    Ok(took)
 }
 
 fn hash_twice(layer: &LayerFiles) {

@@ -1,8 +1,8 @@
 //! The pull of a new image from a registry on loopback into a new file system: time, processor time, memory.
 
 mod cost;
-mod floor;
-mod link;
+pub mod floor;
+pub mod link;
 mod table;
 
 use std::{path::Path, process::Command};
@@ -14,11 +14,11 @@ use crate::{
     podman::Podman,
     process::{exists, until_done},
     quiet::Quiet,
-    report::{note, say},
+    report::{milliseconds, note, say},
     workdir::{Fresh, WorkDirectory, text},
 };
 use cost::Cost;
-use link::Link;
+use link::{Line, Link};
 use table::Costs;
 
 /// Measures an ordinary image without a limited link.
@@ -42,9 +42,9 @@ pub async fn through_link(
     layers: Option<&Path>,
 ) {
     let Some(mut image) = images::large(workdir, &layer_directory(workdir, layers)) else { return };
-    let link = Link::open(image.registry.host(), link::GIGABIT).await;
+    let link = Link::open(image.registry.host(), Line::GIGABIT).await;
     image.reference = image.reference.replace(&image.registry.host(), &link.host());
-    let floor = image.packed as f64 * 1000.0 / link::GIGABIT as f64;
+    let floor = milliseconds(&Line::GIGABIT.time_of(image.packed));
     say(&format!("The link's own time for the layers: {floor:.0} ms."));
     contest("pull, cold, through 1 Gbit/s", workdir, contenders, quiet, rounds, &image).await;
 }
