@@ -38,6 +38,6 @@ pub use error::LazyError;
 pub use observer::{LazyEvent, Observer};
 pub use partial::{CHUNK, Description, PartialLayer};
 pub use probe::probe;
-pub use service::{Hurry, Lazy, ServiceLock};
+pub use service::{Hurry, Lazy, ServiceLock, StartWaits};
 pub use source::{Source, SourceError, Sources};
 pub use state::Settings;

@@ -46,6 +46,22 @@ impl ServiceLock {
     }
 }
 
+/// A start that waits for its layers.
+pub struct StartWaits(Arc<Shared>);
+
+impl Drop for StartWaits {
+    fn drop(&mut self) {
+        self.0.lock().starts -= 1;
+        self.0.work.notify_all();
+    }
+}
+
+impl std::fmt::Debug for StartWaits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("StartWaits").finish()
+    }
+}
+
 /// Serves incomplete layers.
 pub struct Lazy {
     shared: Arc<Shared>,
@@ -151,6 +167,13 @@ impl Lazy {
         let hurried = self.shared.lock().hurry(file);
         self.shared.work.notify_all();
         hurried.then(|| Hurry { shared: Arc::clone(&self.shared), file })
+    }
+
+    /// A start waits for its layers: until the value is dropped, the background leaves the link to it. A layer that a
+    /// caller hurries is not in the background.
+    pub fn start_waits(&self) -> StartWaits {
+        self.shared.lock().starts += 1;
+        StartWaits(Arc::clone(&self.shared))
     }
 
     /// The descriptor that keeps readers of incomplete layers waiting. A process that outlives this one must hold a

@@ -25,6 +25,9 @@ use crate::{
     waiting::{self, Waiting},
 };
 
+/// Jobs for what a profile names that run at the same time. The other workers are for reads.
+const FIRST: usize = 4;
+
 /// How layers are served.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -72,7 +75,17 @@ impl Shared {
         let wake = rustix::event::eventfd(0, flags)?;
         let files = BTreeMap::new();
         let pace = Pace::new(settings.bandwidth);
-        let state = State { slots, waiting: Vec::new(), files, demands: 0, streams: 0, pace, stopping: false };
+        let state = State {
+            slots,
+            waiting: Vec::new(),
+            files,
+            demands: 0,
+            firsts: 0,
+            starts: 0,
+            streams: 0,
+            pace,
+            stopping: false,
+        };
         Ok(Self { group, wake, settings, observer, work: Condvar::new(), state: Mutex::new(state) })
     }
 
@@ -174,6 +187,10 @@ pub(crate) struct State {
     pub(crate) files: BTreeMap<FileId, Served>,
     /// Jobs for reads that run.
     pub(crate) demands: usize,
+    /// Jobs for starts that run.
+    pub(crate) firsts: usize,
+    /// Starts that wait for their layers.
+    pub(crate) starts: usize,
     /// Background jobs that run.
     pub(crate) streams: usize,
     pub(crate) pace: Pace,
@@ -346,6 +363,20 @@ impl State {
         self.files.get(&file).is_some_and(Served::is_hurried)
     }
 
+    /// Whether the background leaves the link to others.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.demands + self.firsts + self.starts > 0
+    }
+
+    /// Notes the end of a job.
+    pub(crate) fn ended(&mut self, reason: Reason) {
+        match reason {
+            Reason::Demand => self.demands -= 1,
+            Reason::First => self.firsts -= 1,
+            Reason::Stream => self.streams -= 1,
+        }
+    }
+
     /// The next job of a worker, or the time at which there may be one.
     pub(crate) fn next_job(&mut self, now: Instant, settings: &Settings) -> Result<Job, Option<Instant>> {
         let mut later = Vec::new();
@@ -358,6 +389,13 @@ impl State {
                 return Ok(Job::Fetch(fetch));
             }
         }
+        for (file, served) in self.files.iter_mut().filter(|_| self.firsts < FIRST) {
+            let Some(image) = &served.image else { continue };
+            let Some(chunks) = served.plan.first(now) else { continue };
+            self.firsts += 1;
+            return Ok(Job::Fetch(fetch(*file, served, image, Reason::First, chunks)));
+        }
+        let urgent = self.is_urgent();
         // Layers that a caller waits for come first. They may use some of the workers for reads.
         let most = |hurried: bool| settings.streams + if hurried { settings.demands / 2 } else { 0 };
         let (hurried, others): (Vec<_>, Vec<_>) = self.files.iter_mut().partition(|(_, served)| served.is_hurried());
@@ -372,7 +410,8 @@ impl State {
                 served.phase = Phase::Checking;
                 return Ok(Job::Check { file: *file, layer: Arc::clone(&served.layer), image });
             }
-            if self.streams >= most(served.is_hurried()) {
+            // A start may wait for a layer that is hurried.
+            if (urgent && !served.is_hurried()) || self.streams >= most(served.is_hurried()) {
                 continue;
             }
             let Some(chunks) = served.plan.stream(now) else { continue };

@@ -68,10 +68,7 @@ fn is_removed(image: &File) -> bool {
 fn give_up(shared: &Shared, fetch: &Fetch) {
     let digest = fetch.layer.description().digest.clone();
     let mut state = shared.lock();
-    match fetch.reason {
-        Reason::Demand => state.demands -= 1,
-        Reason::Stream => state.streams -= 1,
-    }
+    state.ended(fetch.reason);
     state.abandon(fetch.file);
     state.settle(shared);
     drop(state);
@@ -140,10 +137,7 @@ fn end(shared: &Shared, fetch: &Fetch, next: usize, problem: Option<String>, onl
     let digest = fetch.layer.description().digest.clone();
     let mut events = Vec::new();
     let mut state = shared.lock();
-    match fetch.reason {
-        Reason::Demand => state.demands -= 1,
-        Reason::Stream => state.streams -= 1,
-    }
+    state.ended(fetch.reason);
     if let Some(served) = state.files.get_mut(&fetch.file) {
         let failed = problem.as_ref().map(|_| Instant::now());
         if let Some(problem) = &problem
@@ -234,8 +228,8 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
     make_way(shared, fetch, bytes.len() as u64)
 }
 
-/// A background job waits while data is fetched for reads, and as long as it is faster than its bandwidth. Its source
-/// waits too, because its bytes are not taken. The bandwidth does not hold for a layer that a caller waits for.
+/// A background job waits while data is fetched for reads or starts, and as long as it is faster than its bandwidth. Its
+/// source waits too, because its bytes are not taken. A layer that a caller waits for makes way for reads only.
 fn make_way(shared: &Shared, fetch: &Fetch, bytes: u64) -> Result<(), Failure> {
     let mut state = shared.lock();
     if fetch.reason == Reason::Stream {
@@ -243,10 +237,11 @@ fn make_way(shared: &Shared, fetch: &Fetch, bytes: u64) -> Result<(), Failure> {
         while !state.stopping {
             let due = due.filter(|_| !state.is_hurried(fetch.file));
             let left = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
-            if state.demands == 0 && left.is_zero() {
+            let makes_way = if state.is_hurried(fetch.file) { state.demands > 0 } else { state.is_urgent() };
+            if !makes_way && left.is_zero() {
                 break;
             }
-            let limit = if state.demands > 0 { LOOK } else { left };
+            let limit = if makes_way { LOOK } else { left };
             state = shared.work.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use layer::{Digest, Unpacked, stream::Piece};
+use lazy::StartWaits;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
@@ -41,15 +42,32 @@ pub(super) async fn fetch_missing(
     token: &TaskToken,
 ) -> Result<Fetched, PullError> {
     let mut fetched = Fetched::default();
-    let mut missing = missing_layers(puller, record).await?;
-    if request.lazy {
-        missing = serve_layers(puller, request, missing, &mut fetched, &progress, token).await?;
-    }
+    let missing = missing_layers(puller, record).await?;
+    let (whole, waits) = if request.lazy {
+        serve_layers(puller, request, missing, &mut fetched, &progress, token).await?
+    } else {
+        (missing, Vec::new())
+    };
+    // What a container reads first of the served layers comes at the same time.
+    fetched.bytes = fetch_whole(puller, request, (record, whole), progress, token).await?;
+    puller.await_first(fetched.partials.values()).await?;
+    drop(waits);
+    Ok(fetched)
+}
+
+/// Fetches layers. Returns the number of received bytes; `None`: there were none to fetch.
+async fn fetch_whole(
+    puller: &Arc<Puller>,
+    request: &PullRequest,
+    (record, mut missing): (&ImageRecord, Vec<LayerRecord>),
+    progress: Arc<dyn Progress>,
+    token: &TaskToken,
+) -> Result<Option<u64>, PullError> {
     let bytes_total = total(&missing);
     let digest = record.manifest.clone();
     progress.report(PullEvent::Resolved { digest, bytes_total, layers: missing.len() });
     if missing.is_empty() {
-        return Ok(fetched);
+        return Ok(None);
     }
     puller.check_space(bytes_total)?;
     let background = request.background;
@@ -74,8 +92,7 @@ pub(super) async fn fetch_missing(
     }
     join_all(tasks, tracker).await?;
     puller.local.sync_soon();
-    fetched.bytes = Some(meter.bytes_done());
-    Ok(fetched)
+    Ok(Some(meter.bytes_done()))
 }
 
 /// Compressed bytes of layers.
@@ -84,7 +101,8 @@ fn total(layers: &[LayerRecord]) -> u64 {
     layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
 }
 
-/// Begins to serve those layers that may be mounted before they are complete, all at the same time. Returns the others.
+/// Begins to serve those layers that may be mounted before they are complete, all at the same time. Returns the others,
+/// and what keeps the background from taking a share of the link.
 async fn serve_layers(
     puller: &Arc<Puller>,
     request: &PullRequest,
@@ -92,10 +110,11 @@ async fn serve_layers(
     fetched: &mut Fetched,
     progress: &Arc<dyn Progress>,
     token: &TaskToken,
-) -> Result<Vec<LayerRecord>, PullError> {
+) -> Result<(Vec<LayerRecord>, Vec<StartWaits>), PullError> {
     let (wanted, mut whole): (Vec<_>, Vec<_>) = missing.into_iter().partition(|layer| puller.partial.may_serve(layer));
+    let mut all_waits = Vec::new();
     if wanted.is_empty() {
-        return Ok(whole);
+        return Ok((whole, all_waits));
     }
     puller.check_space(total(&wanted))?;
     let mut tasks = JoinSet::new();
@@ -107,17 +126,16 @@ async fn serve_layers(
             let _lock = puller.local.lock_layer(&layer.diff_id).await?;
             let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
             if blocking(move || local.has_layer_for_blob(&wanted)).await? {
-                return Ok((layer, Begun::PullWhole));
+                return Ok((layer, Begun::PullWhole, None));
             }
+            let waits = puller.start_waits().await?;
             let begun = puller.serve_layer((&image, credentials.as_ref()), &layer, &token).await?;
-            if let Begun::Served(partial, _) = &begun {
-                puller.await_first(partial).await?;
-            }
-            Ok::<_, PullError>((layer, begun))
+            Ok::<_, PullError>((layer, begun, waits))
         });
     }
     let (mut layers, mut bytes) = (0, 0u64);
-    for (layer, begun) in join_all(tasks, tracker).await? {
+    for (layer, begun, waits) in join_all(tasks, tracker).await? {
+        all_waits.extend(waits);
         match begun {
             Begun::PullWhole => whole.push(layer),
             Begun::Served(partial, group) => {
@@ -130,7 +148,7 @@ async fn serve_layers(
     if layers > 0 {
         progress.report(PullEvent::Incomplete { layers, bytes });
     }
-    Ok(whole)
+    Ok((whole, all_waits))
 }
 
 /// The layers of an image that are not on disk.

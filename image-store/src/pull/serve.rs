@@ -6,11 +6,11 @@ use std::{
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use layer::Digest;
-use lazy::{Description, Lazy, LazyError, LazyEvent, Observer, PartialLayer, ServiceLock, Settings};
+use lazy::{Description, Lazy, LazyError, LazyEvent, Observer, PartialLayer, ServiceLock, Settings, StartWaits};
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
@@ -49,6 +49,19 @@ impl Hosts for Puller {
 }
 
 impl Puller {
+    /// A start waits for its layers: until the value is dropped, the background leaves the link to it. `None`: this
+    /// process does not serve.
+    pub(super) async fn start_waits(self: &Arc<Self>) -> Result<Option<StartWaits>, PullError> {
+        let puller = Arc::clone(self);
+        blocking_pull(move || {
+            puller.start_service()?;
+            let state = puller.partial.state();
+            let Service::Running(lazy, _) = &state.service else { return Ok(None) };
+            Ok(Some(lazy.start_waits()))
+        })
+        .await
+    }
+
     /// Serves a layer from now on, unless it is served already. The caller holds the layer's lock.
     pub(super) async fn serve_layer(
         self: &Arc<Self>,
@@ -104,19 +117,28 @@ impl Puller {
         .await
     }
 
-    /// Waits until the part of a served layer is here that a container reads first. Without it the layer is used all
-    /// the same: its reads wait.
-    pub(super) async fn await_first(self: &Arc<Self>, partial: &Partial) -> Result<(), StoreError> {
-        let image = image_of(&partial.directory);
+    /// Waits until the parts of served layers are here that a container reads first. Without them the layers are used
+    /// all the same: their reads wait.
+    pub(super) async fn await_first(
+        self: &Arc<Self>,
+        partials: impl Iterator<Item = &Partial>,
+    ) -> Result<(), StoreError> {
+        let images: Vec<_> =
+            partials.map(|partial| (partial.meta.diff_id.clone(), image_of(&partial.directory))).collect();
         let (lazy, limit) = match (&self.partial.state().service, &self.partial.config) {
             (Service::Running(lazy, _), Some(config)) => (Arc::clone(lazy), config.read_timeout),
             _ => return Ok(()),
         };
-        let here = blocking(move || Ok(lazy.await_first(&image, limit))).await?;
-        if !here {
-            tracing::info!(layer = %partial.meta.diff_id, "a task starts without all that its image's profile names");
-        }
-        Ok(())
+        blocking(move || {
+            let begun = Instant::now();
+            for (layer, image) in images {
+                if !lazy.await_first(&image, limit.saturating_sub(begun.elapsed())) {
+                    tracing::info!(%layer, "a task starts without all that its image's profile names");
+                }
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// A layer that this process serves.

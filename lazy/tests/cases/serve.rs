@@ -73,6 +73,25 @@ fn a_read_does_not_wait_for_the_rest() {
 }
 
 #[test]
+fn the_background_waits_as_long_as_a_start_waits_for_its_layers() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("memory", mixed()));
+    let lazy = bench.start(Settings::default());
+    let waits = lazy.start_waits();
+    let mounted = bench.serve(&lazy, native, &sources([&source]));
+    let asked = || source.faults.asked.load(std::sync::atomic::Ordering::SeqCst);
+    let before = asked();
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(asked(), before);
+    let (name, expected) = native.files.last().unwrap();
+    let at = expected.len() - 5000;
+    assert!(mounted.read(name, at as u64..expected.len() as u64).unwrap() == expected[at..]);
+    assert!(asked() > before && bench.recorder.all().is_empty());
+    drop(waits);
+    bench.recorder.wait_complete();
+}
+
+#[test]
 fn a_program_of_an_absent_layer_runs_and_a_mapped_file_is_right() {
     let Some(bench) = Bench::new() else { return };
     let (native, source) = (single(), Memory::new("memory", single()));
