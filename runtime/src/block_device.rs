@@ -58,6 +58,11 @@ impl Device {
         Ok(None)
     }
 
+    /// Makes a loop device as large as its file.
+    pub fn follow_file_size(&self) -> io::Result<()> {
+        sys::follow_file_size(self.open.as_fd())
+    }
+
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,4 +1,4 @@
-//! `create`: a volume is made, or found complete and made available.
+//! `create`: a volume is made, or found complete, made available and, for a larger capacity, made larger.
 //!
 //! The content is made in the plugin's own directory and written to the disk. Then comes the record, which makes the
 //! volume complete. Only then the volume appears at its path. A call that was killed is repeated from the record, or
@@ -23,6 +23,7 @@ use super::{
     error::PluginError,
     expose::Volume,
     file_system::OwnFileSystem,
+    grow::grow,
     parameters::Parameters,
     place::{Format, Place},
     quota,
@@ -57,6 +58,7 @@ pub fn create(request: &Request) -> Result<Created, PluginError> {
     let key = request.parameters.key_file.as_deref();
     let bytes = Volume { place, record: &record, key }.expose()?;
     record.check(request, bytes)?;
+    let (record, bytes) = grow(request, record, bytes)?;
     Ok(Created { path: place.path(), bytes, description: record.describe(bytes) })
 }
 

@@ -15,7 +15,7 @@ use runtime::{
     file_system::{self, Access, FileSystem},
 };
 use rustix::{
-    fs::{AtFlags, StatVfs, fstatvfs, ioctl_ficlone, unlinkat},
+    fs::{AtFlags, StatVfs, fstatvfs, ioctl_ficlone, syncfs, unlinkat},
     io::Errno,
 };
 
@@ -165,6 +165,39 @@ impl OwnFileSystem<'_> {
             match capacity.next_size(bytes, room) {
                 Some(next) => bytes = next,
                 None => return Ok(Some((file, mount))),
+            }
+        }
+    }
+
+    /// Makes the file system of a volume, which is mounted at the volume's path, `bytes` bytes large, or larger if the
+    /// capacity wants it. Returns what `df` shows.
+    pub fn grow(&self, file: &File, capacity: Capacity, mut bytes: u64) -> Result<u64, PluginError> {
+        let path = self.place.path();
+        let action = || format!("capacity_min, capacity_max: making the file system of {} larger", path.display());
+        let device = Device::existing(file).context(action)?.ok_or_else(|| lost(&self.path()))?;
+        let root: OwnedFd = File::open(&path).context(action)?.into();
+        loop {
+            if bytes > self.bytes(file)? {
+                file.set_len(bytes + self.format.header()).context(action)?;
+                // After a power cut, the file must not be smaller than the file system.
+                file.sync_all().context(action)?;
+            }
+            failpoint::at("volume-before-growth");
+            device.follow_file_size().context(action)?;
+            file_system::grow(&root, self.format.file_system, bytes).map_err(|error| {
+                let remedy = match error.kind() {
+                    io::ErrorKind::PermissionDenied => "; give Nomad's agent the capability SYS_RESOURCE",
+                    _ => "; make another volume, as a copy of this one (from)",
+                };
+                PluginError::new(format!("{}: {error}{remedy}", action()))
+            })?;
+            let room = size(&fstatvfs(&root).context(action)?);
+            match capacity.next_size(bytes, room) {
+                Some(next) => bytes = next,
+                None => {
+                    syncfs(&root).context(action)?;
+                    return Ok(room);
+                }
             }
         }
     }

@@ -18,6 +18,7 @@ mod directories;
 mod error;
 mod expose;
 mod file_system;
+mod grow;
 mod listing;
 mod log;
 mod luks;

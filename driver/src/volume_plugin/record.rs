@@ -22,7 +22,7 @@ use super::{
 ///
 /// - Version 1 has directories and file systems in sparse files, empty or filled from an image. `origin` came later and
 ///   without a new version (docs/on-disk.md, "Versions"): builds that do not know it mount and remove such a volume as
-///   any other, and never write its record again.
+///   any other. They never write a record again, and builds that make volumes larger know `origin`.
 /// - Version 2 has `read_only`, which older builds would ignore, and origins and storages that they cannot read.
 const VERSION: u32 = 2;
 
@@ -165,6 +165,11 @@ impl Record {
         self.read_only || self.storage.format().is_some()
     }
 
+    /// Whether a later request can make the volume larger.
+    pub fn can_grow(&self) -> bool {
+        !self.read_only && matches!(self.storage, Storage::Quota { .. } | Storage::File { .. })
+    }
+
     /// The version that the record is written with.
     fn version(&self) -> u32 {
         let is_copy = matches!(self.origin, Some(Origin::Volume { .. }));
@@ -205,7 +210,10 @@ impl Record {
             _ if request.capacity == self.capacity => None,
             Storage::Directory => Some("the volume was made without a limit and cannot get one".to_owned()),
             _ if max > 0 && max < bytes => Some(format!("the volume has {bytes} bytes and cannot become smaller")),
-            _ if min > bytes => Some(format!("the volume has {bytes} bytes and cannot become larger")),
+            _ if min > bytes && !self.can_grow() => {
+                let is = if self.read_only { "read-only" } else { "encrypted" };
+                Some(format!("the volume has {bytes} bytes, and cannot become larger because it is {is}"))
+            }
             _ => None,
         };
         if let Some(problem) = problem {
@@ -342,11 +350,17 @@ mod tests {
         assert!(record.check(&request(80, 90, Some(FileSystem::Ext4)), 90).is_ok());
         for (later, problem) in [
             (request(50, 80, None), "cannot become smaller"),
-            (request(150, 200, None), "cannot become larger"),
             (request(100, 200, Some(FileSystem::Xfs)), "parameter fs: the volume has ext4"),
         ] {
             let error = record.check(&later, 90).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
+        }
+        let larger = request(150, 200, None);
+        assert!(record.check(&larger, 90).is_ok() && record.can_grow());
+        let encrypted = Record { storage: Storage::Encrypted { file_system: FileSystem::Ext4 }, ..record.clone() };
+        for (fixed, is) in [(Record { read_only: true, ..record }, "read-only"), (encrypted, "encrypted")] {
+            let error = fixed.check(&larger, 90).unwrap_err().to_string();
+            assert!(error.contains(&format!("cannot become larger because it is {is}")), "{error}");
         }
         let directory = of(&request(0, 0, None), None);
         assert!(directory.check(&request(0, 0, None), 0).is_ok());

@@ -123,6 +123,15 @@ impl Capacity {
         (missing > 0 && next > bytes).then_some(next)
     }
 
+    /// The size for this capacity of a volume that was made for another one, if the volume is too small. `has` is the
+    /// size of its file system or its limit, and `room` is what `df` shows. A call that was killed may have changed the
+    /// first one already.
+    pub fn growth(self, made_for: Self, has: u64, room: u64) -> Option<u64> {
+        let wanted = self.first_size();
+        let is_too_small = if self.min == 0 { wanted >= has } else { self.min > room };
+        (self.is_limit() && self != made_for && is_too_small).then_some(wanted.max(has))
+    }
+
     fn at_most(self, bytes: u64) -> u64 {
         self.whole_blocks(if self.max == 0 { bytes } else { bytes.min(self.max) })
     }
@@ -195,7 +204,39 @@ mod tests {
         assert!(parse("resize", &[]).unwrap_err().contains("\"resize\" is no operation"));
     }
 
+    #[test]
+    fn a_volume_grows_to_the_size_of_a_new_one() {
+        const MIB: u64 = 1 << 20;
+        let of = |min: u64, max: u64| Capacity { min: min * MIB, max: max * MIB };
+        for (wanted, made_for, has, room, expected) in [
+            (of(0, 16), of(0, 16), 16, 14, None),
+            (of(0, 64), of(0, 16), 16, 14, Some(64)),
+            // A killed call has made the file larger, and not its file system.
+            (of(0, 64), of(0, 16), 64, 14, Some(64)),
+            (of(0, 15), of(0, 16), 16, 14, None),
+            (of(14, 64), of(0, 16), 16, 14, None),
+            (of(32, 64), of(0, 16), 16, 14, Some(34)),
+            (of(32, 32), of(0, 16), 16, 14, Some(32)),
+            (of(32, 64), of(0, 16), 40, 14, Some(40)),
+            (of(0, 0), of(0, 16), 16, 14, None),
+        ] {
+            let found = wanted.growth(made_for, has * MIB, room * MIB);
+            assert_eq!(found, expected.map(|mebibytes| mebibytes * MIB), "{wanted:?} {made_for:?} {has} {room}");
+        }
+    }
+
     proptest! {
+        /// A volume never becomes smaller, and a repeated call changes nothing.
+        #[test]
+        fn growth_is_repeatable(min in 0u64..1 << 40, more in 0u64..1 << 40, blocks in 0u64..1 << 29, old in 1u64..9) {
+            let (wanted, made_for) = (Capacity { min, max: min + more }, Capacity { min: 0, max: old });
+            let has = blocks * 4096;
+            if let Some(size) = wanted.growth(made_for, has, has) {
+                prop_assert!(size >= has && (size <= wanted.max || size == has));
+                prop_assert_eq!(wanted.growth(wanted, size, size), None);
+            }
+        }
+
         /// The search for a size ends, never above the maximum, and with enough room if the maximum has it.
         #[test]
         fn a_size_is_found(min in 1u64..1 << 44, more in 0u64..1 << 44, overhead in 1u64..1 << 34) {

@@ -128,7 +128,7 @@ fn documented(part: &str) -> Outcome<String> {
     Ok(block.lines().filter(is_own).map(|line| format!("{line}\n")).collect())
 }
 
-/// The volume of the documentation is limited, and a reboot does not lose it.
+/// The volume of the documentation is limited, becomes larger on request, and a reboot does not lose it.
 fn of_our_plugin_has_a_limit(env: &Env) -> Outcome {
     let (id, volume) = create_of(env.agent, "limited", &documented("capacity_max")?)?;
     let directory = PathBuf::from(volume["HostPath"].as_str().unwrap_or_default());
@@ -143,6 +143,15 @@ fn of_our_plugin_has_a_limit(env: &Env) -> Outcome {
                 test $(stat -c %s /data/big) -ge 33554432 && echo room; rm /data/big; echo kept > /data/file";
     assert_eq!(sh(&alloc, look)?, "750 1000 1000\nNo space left\nroom\n");
     alloc.stop()?;
+    // A larger capacity for the same id makes the volume larger.
+    if grows_ext4()? {
+        let larger = documented("capacity_max")?.replace("32MiB", "64MiB").replace("48MiB", "96MiB");
+        let (same, volume) = create_of(env.agent, "limited", &format!("id = \"{id}\"\n{larger}"))?;
+        let capacity = volume["CapacityBytes"].as_u64().unwrap_or_default();
+        assert!(same == id && (64 << 20..=96 << 20).contains(&capacity), "{volume}");
+        fs::write(directory.join("big"), vec![b'x'; 60 << 20])?;
+        fs::remove_file(directory.join("big"))?;
+    }
 
     env.agent.stop()?;
     // As after a reboot.
@@ -153,6 +162,15 @@ fn of_our_plugin_has_a_limit(env: &Env) -> Outcome {
     nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
     assert!(!directory.exists(), "{} is left", directory.display());
     Ok(())
+}
+
+/// Whether the agent can let a mounted ext4 file system grow: whether it has `CAP_SYS_RESOURCE`.
+fn grows_ext4() -> Outcome<bool> {
+    const SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    let effective = u64::from_str_radix(effective.trim(), 16).unwrap_or_default();
+    Ok(effective & (1 << SYS_RESOURCE) != 0)
 }
 
 /// The volume of the documentation that is filled from an image, with the image and a directory of the test registry.

@@ -17,6 +17,7 @@ use rustix::{
 
 const LOOP_CTL_GET_FREE: u32 = 0x4C82;
 const LOOP_GET_STATUS64: u32 = 0x4C05;
+const LOOP_SET_CAPACITY: u32 = 0x4C07;
 /// Since Linux 5.8.
 const LOOP_CONFIGURE: u32 = 0x4C0A;
 /// The device lets go of its file when its last user has closed it.
@@ -115,6 +116,13 @@ pub(crate) fn loop_device_of(file: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd
         }
     }
     Ok(None)
+}
+
+/// Makes a loop device as large as its file.
+pub(crate) fn follow_file_size(device: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the request takes no argument.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY as _) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The device and the inode of the file that a loop device has.

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::{
     host_volume_content::describe,
     host_volume_copies::{COPY, NodeDisk, copy, fill, log},
-    host_volumes::{Client, ID, MEBIBYTE, Spec, kill_at_any_moment, kill_at_each_failpoint},
+    host_volumes::{Client, ID, MEBIBYTE, Spec, kill_at_any_moment, kill_at_each_failpoint, kill_growth},
 };
 
 const QUOTAS: &str = "loop,prjquota";
@@ -72,7 +72,12 @@ fn a_capacity_is_a_project_quota_where_the_file_system_has_them() {
         assert!(log(&client.create(&own)).contains("ext4 in a sparse file"));
         client.delete(&own).well();
         assert!(client.create(&limited(8)).refusal().contains("cannot become smaller"));
-        assert!(client.create(&limited(64)).well()["bytes"] == made["bytes"], "min is 0, so it need not grow");
+        // A larger capacity raises the limit.
+        for _ in 0..2 {
+            assert_eq!(client.create(&limited(48)).well()["bytes"], json!(48 * MEBIBYTE));
+        }
+        assert!(fill_up(&path) > 44 * MEBIBYTE);
+        assert!(client.create(&spec).refusal().contains("cannot become smaller"));
         client.delete(&spec).well();
         // The limit of the removed volume is gone with it.
         assert_eq!(client.create(&limited(32)).well()["bytes"], json!(32 * MEBIBYTE));
@@ -137,5 +142,6 @@ fn a_kill_is_mended_by_the_next_call() {
         let client: Client = disk.client();
         kill_at_each_failpoint(&client, &[limited(16)]);
         kill_at_any_moment(&client, &[limited(16)]);
+        kill_growth(&client, &limited(16), &limited(32));
     }
 }

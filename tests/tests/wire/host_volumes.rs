@@ -17,6 +17,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
+use crate::host_volume_copies::grows_ext4;
+
 pub const ID: &str = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01";
 pub const MEBIBYTE: u64 = 1 << 20;
 pub const POINT: &str = "OCI_RS_FAILPOINT";
@@ -296,9 +298,103 @@ fn a_capacity_is_a_limit_and_survives_an_unmount() {
             assert_eq!((client.mounts(ID).len(), client.devices().len()), (1, 1));
             assert_eq!(fs::read_to_string(path.join("file")).must("the file"), "kept");
         }
-        let refusal = client.create(&Spec { max: 9000 * MEBIBYTE, min: 9000 * MEBIBYTE, ..spec.clone() }).refusal();
-        assert!(refusal.contains("cannot become larger"), "{refusal}");
         client.delete(&spec).well();
+        client.assert_empty();
+    }
+}
+
+#[test]
+fn a_larger_capacity_makes_a_volume_larger_while_it_is_used() {
+    let client = Client::in_memory();
+    let kinds = fs::read_to_string("/proc/filesystems").must("the file systems");
+    for (kind, first, later) in [("ext4", (0, 16), (0, 64)), ("ext4", (8, 32), (48, 96)), ("xfs", (0, 320), (0, 640))] {
+        if !kinds.contains(kind) || !Path::new("/usr/sbin").join(format!("mkfs.{kind}")).exists() {
+            continue;
+        }
+        let of = |(min, max)| Spec { parameters: json!({"fs": kind}), ..Spec::limited(min * MEBIBYTE, max * MEBIBYTE) };
+        let before = client.create(&of(first)).well()["bytes"].as_u64().must("bytes");
+        if kind == "ext4" && !grows_ext4() {
+            let refusal = client.create(&of(later)).refusal();
+            assert!(refusal.contains("give Nomad's agent the capability SYS_RESOURCE"), "{refusal}");
+            assert_eq!(client.create(&of(first)).well()["bytes"], before);
+            client.delete(&of(first)).well();
+            client.assert_empty();
+            continue;
+        }
+        let path = client.path(ID);
+        // The open file is a use of the volume.
+        let mut file = File::create(path.join("file")).must("a file");
+        let grown = client.create(&of(later)).well();
+        let after = grown["bytes"].as_u64().must("bytes");
+        let least = if later.0 > 0 { later.0 } else { later.1 * 3 / 4 };
+        let range = least * MEBIBYTE..=later.1 * MEBIBYTE;
+        assert!(range.contains(&after) && after > before, "{kind}: {before}, {after}");
+        file.write_all(b"kept").must("written");
+        let room = fill(&path.join("big"), 700) as u64;
+        assert!(room * MEBIBYTE > before && room < later.1, "{kind}: {room} MiB");
+        fs::remove_file(path.join("big")).must("removed");
+        drop(file);
+        for is_reboot in [false, true] {
+            if is_reboot {
+                unmount(&path, UnmountFlags::empty()).must("unmounted");
+            }
+            assert_eq!(client.create(&of(later)).well(), grown);
+            assert_eq!((client.mounts(ID).len(), client.devices().len()), (1, 1));
+            assert_eq!(fs::read_to_string(path.join("file")).must("the file"), "kept");
+        }
+        let refusal = client.create(&of(first)).refusal();
+        assert!(refusal.contains("cannot become smaller"), "{refusal}");
+        client.delete(&of(later)).well();
+        client.assert_empty();
+    }
+}
+
+#[test]
+fn a_read_only_volume_cannot_become_larger() {
+    let client = Client::in_memory();
+    let of = |mebibytes: u64| Spec {
+        parameters: json!({"read_only": "true"}),
+        ..Spec::limited(mebibytes * MEBIBYTE, mebibytes * MEBIBYTE)
+    };
+    client.create(&of(16)).well();
+    let refusal = client.create(&of(32)).refusal();
+    assert!(refusal.contains("cannot become larger because it is read-only"), "{refusal}");
+    client.create(&of(16)).well();
+    client.delete(&of(16)).well();
+    client.assert_empty();
+}
+
+#[test]
+fn a_killed_growth_is_mended_by_the_next_call() {
+    let kinds = fs::read_to_string("/proc/filesystems").must("the file systems");
+    for (kind, first, later) in [("ext4", 16, 32), ("xfs", 320, 640)] {
+        let is_there = kinds.contains(kind) && Path::new("/usr/sbin").join(format!("mkfs.{kind}")).exists();
+        if is_there && (kind != "ext4" || grows_ext4()) {
+            let of = |max: u64| Spec { parameters: json!({"fs": kind}), ..Spec::limited(0, max * MEBIBYTE) };
+            kill_growth(&Client::in_memory(), &of(first), &of(later));
+        }
+    }
+}
+
+/// Kills the growth of a volume at each failpoint that it passes.
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+pub fn kill_growth(client: &Client, first: &Spec, later: &Spec) {
+    client.create(first).well();
+    let passed = points(client, "create", later);
+    let expected = client.create(later).well();
+    client.delete(later).well();
+    if passed.is_empty() {
+        return println!("skipped: this is a release build");
+    }
+    assert!(passed.iter().any(|point| point == "volume-before-growth"), "{passed:?}");
+    for point in passed {
+        client.create(first).well();
+        fs::write(client.path(ID).join("file"), "kept").must("written");
+        let killed = client.command("create", later).env(POINT, &point).output().must("a call");
+        assert_eq!(killed.status.code(), None, "{point}: {killed:?}");
+        assert_eq!(client.create(later).well(), expected, "{point}");
+        assert_eq!(fs::read_to_string(client.path(ID).join("file")).must("the file"), "kept", "{point}");
+        client.delete(later).well();
         client.assert_empty();
     }
 }
