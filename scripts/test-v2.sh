@@ -12,7 +12,7 @@
 
 SUITES="runtime containers wire chaos nomad conformance"
 # Programs of this machine that the tests call. All other programs are busybox.
-PROGRAMS="bash cp cryptsetup env install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch umoci"
+PROGRAMS="bash chattr cp cryptsetup env install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch umoci"
 # The C library loads it by its name when a thread ends. cryptsetup derives keys in threads.
 LOADED_LIBRARIES=/lib/x86_64-linux-gnu/libgcc_s.so.1
 # Further programs for tasks with a network namespace.
@@ -57,7 +57,8 @@ suites() {
         quick)
             suite containers cgroups_ exec_same exec_rights exec_process_limit exec_kill exec_shows lifecycle_runs \
                 files_devices files_hidden files_propagation files_dev process_rights process_apparmor roots_many
-            suite wire apparmor:: limits:: stats:: security:: end_reasons:: host_volume_quotas::
+            suite wire apparmor:: limits:: stats:: security:: end_reasons:: host_volume_quotas:: \
+                sized_layer_quotas::a_limit
             suite nomad batch_out_of_memory
             ;;
         *) suite "$@" ;;

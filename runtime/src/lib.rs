@@ -63,7 +63,7 @@ pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use host::tree_size::TreeSize;
 pub use process::ProcessRef;
 pub use role::{ExecArgs, MonitorArgs, RelayArgs, Role};
-pub use rootfs::{Blocks, VolumeImport, copy_directory, copy_image};
+pub use rootfs::{Blocks, LayerLimit, VolumeImport, copy_directory, copy_image};
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
 pub use volumes::{NamedVolumeRecord, VolumeError, VolumeKey, VolumeOptions};

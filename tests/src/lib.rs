@@ -20,6 +20,7 @@ mod leftovers;
 pub mod log;
 pub mod node;
 pub mod plugin;
+pub mod project_quota;
 pub mod scrape;
 mod sys;
 pub mod task;

@@ -1,7 +1,7 @@
-//! The crate's only unsafe code: ptrace(2), and a question to the kernel.
+//! The crate's only unsafe code: ptrace(2), and questions to the kernel.
 #![allow(unsafe_code)]
 
-use std::{io, ptr};
+use std::{io, os::fd::AsRawFd, ptr};
 
 pub(crate) use libc::user_regs_struct as Registers;
 
@@ -69,6 +69,45 @@ pub(crate) fn landlock_version() -> libc::c_long {
     let (nothing, size, version) = (ptr::null::<libc::c_void>(), 0usize, 1u32);
     // SAFETY: with this flag the call reads no memory.
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, size, version) }
+}
+
+/// The project of a file (`struct fsxattr` of linux/fs.h).
+pub(crate) fn project_of(file: &std::fs::File) -> io::Result<u32> {
+    const FS_IOC_FSGETXATTR: u32 = 0x801C_581F;
+    let mut attributes = [0_u32; 7];
+    // SAFETY: the numbers have the size of the kernel's structure and outlive the call, which fills them.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR as _, attributes.as_mut_ptr()) };
+    check(result.into()).map(|()| attributes[3])
+}
+
+/// The limits of a project in KiB and in files, and what it uses in bytes and in files (`struct if_dqblk` of
+/// linux/quota.h).
+pub(crate) fn project_quota(file: &std::fs::File, project: u32) -> io::Result<([u64; 2], [u64; 2])> {
+    const Q_GETQUOTA: u32 = 0x80_0007;
+    const PROJECT: u32 = 2;
+    let (mut quota, command) = ([0_u64; 9], Q_GETQUOTA << 8 | PROJECT);
+    // SAFETY: the numbers have the size of the kernel's structure and outlive the call, which fills them.
+    let result =
+        unsafe { libc::syscall(libc::SYS_quotactl_fd, file.as_raw_fd(), command, project, quota.as_mut_ptr()) };
+    check(result).map(|()| ([quota[0], quota[3]], [quota[2], quota[5]]))
+}
+
+/// The first project from this one on that the file system of a file knows, and whether it has limits
+/// (`struct if_nextdqblk` of linux/quota.h).
+pub(crate) fn next_project(file: &std::fs::File, first: u32) -> io::Result<Option<(u32, bool)>> {
+    const Q_GETNEXTQUOTA: u32 = 0x80_0009;
+    const PROJECT: u32 = 2;
+    let (mut quota, command) = ([0_u64; 9], Q_GETNEXTQUOTA << 8 | PROJECT);
+    // SAFETY: the numbers have the size of the kernel's structure and outlive the call, which fills them.
+    let result = unsafe { libc::syscall(libc::SYS_quotactl_fd, file.as_raw_fd(), command, first, quota.as_mut_ptr()) };
+    match check(result) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        found => found.map(|()| {
+            // The upper half of the last number is the project.
+            let number = u32::try_from(quota[8] >> 32).unwrap_or_default();
+            Some((number, quota[0] > 0 || quota[3] > 0))
+        }),
+    }
 }
 
 fn check(result: libc::c_long) -> io::Result<()> {

@@ -35,6 +35,7 @@ fn task_json(task: &Task) -> Result<Value, Failure> {
     value["type"] = json!("task");
     value["state_dir"] = json!(task.place.settings.config.state_dir);
     value["writable_layer"] = json!(observer.writable_layer(&task.view.id));
+    value["writable_layer_limit"] = json!(observer.layer_limit(&task.view.id).map(runtime::LayerLimit::name));
     value["oci_spec"] = json!(observer.spec(&task.view.id));
     value["plan"] = serde_json::to_value(&task.view.plan).map_err(Failure::of)?;
     Ok(value)

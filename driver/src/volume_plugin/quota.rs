@@ -1,29 +1,18 @@
 //! A volume with a limit by a project quota: a directory whose files belong to a project of their own.
 //!
-//! The file system itself says which projects are in use: a project that has a file. A new volume takes a project
-//! without files, and its directory is the first file, under a lock of all volumes. So no list of projects can be wrong
-//! after a kill. The numbers come from the id of the volume, so that the limit of another program's project is never
-//! touched.
+//! The project is found again by the directory. Its number comes from the id of the volume.
 
-use std::{fs::File, io, path::Path};
+use std::{fs::File, path::Path};
 
-use host::{Context, hash::fnv1a};
-use runtime::project_quota;
+use host::Context;
+use runtime::project_quota::{self, ProjectRange};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{error::PluginError, place::Place};
 
-/// Projects are at and above this number.
-const FIRST: u32 = 0x4000_0000;
-/// So many projects of one volume are tried.
-const TRIES: u8 = 16;
-
-/// Whether volumes of this directory can be limited in this way. If it has a project itself, no other project can be in
-/// it.
+/// Whether volumes of this directory can be limited in this way.
 pub fn is_available(place: &Place) -> bool {
-    File::open(place.volumes()).is_ok_and(|volumes| {
-        project_quota::is_enforced(&volumes) && project_quota::project_of(&volumes).is_ok_and(|project| project == 0)
-    })
+    File::open(place.volumes()).is_ok_and(|volumes| project_quota::is_available(&volumes))
 }
 
 /// Gives a new directory a project of its own, and the project a limit.
@@ -35,15 +24,12 @@ pub fn assign(place: &Place, directory: &File, bytes: u64) -> Result<(), PluginE
     let all = File::open(place.own_parent()).context(action)?;
     // Held until the end of this function.
     flock(&all, FlockOperation::LockExclusive).context(action)?;
-    for project in projects(place) {
-        let used = project_quota::usage(directory, project).context(action)?;
-        if used.inodes == 0 && used.bytes == 0 {
-            project_quota::set_project(directory, project).context(action)?;
-            failpoint::at("volume-before-limit");
-            return Ok(project_quota::set_limit(directory, project, bytes).context(action)?);
-        }
-    }
-    Err(PluginError::new("capacity_max: other volumes have every project that the id of this one leads to: repeat"))
+    let Some(project) = project_quota::take(directory, ProjectRange::VOLUMES.of(place.id())).context(action)? else {
+        let problem = "capacity_max: other volumes have every project that the id of this one leads to: repeat";
+        return Err(PluginError::new(problem));
+    };
+    failpoint::at("volume-before-limit");
+    Ok(project_quota::set_limit(directory, project, bytes).context(action)?)
 }
 
 /// Makes sure that the limit of a complete volume holds. Its quota may have been switched off meanwhile.
@@ -89,24 +75,11 @@ pub fn project_of(place: &Place, directory: &Path) -> Option<u32> {
 pub fn release(place: &Place, project: u32) -> Result<(), PluginError> {
     let action = || "removing a project quota".to_owned();
     let volumes = File::open(place.volumes()).context(action)?;
-    match project_quota::set_limit(&volumes, project, 0) {
-        // Without quotas there is no limit.
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) || error.kind() == io::ErrorKind::Unsupported => Ok(()),
-        set => Ok(set.context(action)?),
-    }
+    Ok(project_quota::remove_limits(&volumes, project).context(action)?)
 }
 
 fn is_own(place: &Place, project: u32) -> bool {
-    projects(place).any(|own| own == project)
-}
-
-/// The projects that a volume may have, in the order in which they are tried.
-fn projects(place: &Place) -> impl Iterator<Item = u32> {
-    let id = place.id().to_owned();
-    (0..TRIES).map(move |number| {
-        let hash = fnv1a(format!("{id}.{number}").as_bytes());
-        FIRST | (hash as u32 & (FIRST - 1))
-    })
+    ProjectRange::VOLUMES.has(place.id(), project)
 }
 
 #[cfg(test)]
@@ -117,8 +90,8 @@ mod tests {
     fn the_projects_of_a_volume_are_its_own() {
         let place = |id: &str| Place::new("/volumes".into(), id.to_owned());
         let [one, other] = ["4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01", "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d02"].map(place);
-        for project in projects(&one) {
-            assert!(project >= FIRST && is_own(&one, project) && !is_own(&other, project), "{project}");
+        for project in ProjectRange::VOLUMES.of(one.id()) {
+            assert!(is_own(&one, project) && !is_own(&other, project), "{project}");
         }
         assert!(!is_own(&one, 0) && !is_own(&one, 1000));
     }

@@ -20,7 +20,7 @@ use crate::{
     cgroup::open_counters::OpenCounters,
     error::{Context, RuntimeError},
     plan::{ContainerId, ContainerPlan},
-    rootfs::writable_layer,
+    rootfs::{LayerLimit, WritableLayer, writable_layer},
     state::{CONTAINER, ExitRecord, PLAN, TaskDir, is_marked},
     volumes::{NamedVolumeRecord, named_volumes},
 };
@@ -127,6 +127,11 @@ impl Observer {
     /// The directory with everything that a container has written outside its mounts. It need not exist.
     pub fn writable_layer(&self, id: &ContainerId) -> PathBuf {
         writable_layer(&self.data_dir, id.as_str())
+    }
+
+    /// The mechanism that limits the writable layer of a container; `None` if it has no limit.
+    pub fn layer_limit(&self, id: &ContainerId) -> Option<LayerLimit> {
+        WritableLayer::of(&self.data_dir, id.as_str()).limit()
     }
 
     /// The writable layers without a container, by the ids that their containers had.

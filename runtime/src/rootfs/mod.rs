@@ -64,4 +64,5 @@ pub(crate) use root::Root;
 pub(crate) use sized_layer::SizedLayer;
 pub(crate) use volume::{create_volume, fill_if_empty};
 pub use volume_import::VolumeImport;
+pub use writable::LayerLimit;
 pub(crate) use writable::{WritableLayer, writable_layer};

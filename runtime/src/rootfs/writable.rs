@@ -4,13 +4,15 @@
 //! one of these:
 //!
 //! - `upper` and `work`, the directories of an overlay;
-//! - `layer.ext4`, a file system with `upper` and `work`, if the layer has a limit;
+//! - `limited`, a directory of a project quota with `upper` and `work`, if the layer has such a limit;
+//! - `layer.ext4`, a file system with `upper` and `work`, if the layer has a limit of the other kind;
 //! - `root`, a complete copy of the container's root. It is copied as `root.tmp` and then renamed.
 //!
 //! If the container has volumes without a name, they are in `volumes`. Copies of images that it mounts are in `images`.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::{
@@ -32,7 +34,27 @@ use super::{
 use crate::{
     error::{Context, RuntimeError},
     id_map::{IdMap, as_root_of},
+    project_quota::{self, ProjectRange},
 };
+
+/// The mechanism that limits a writable layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerLimit {
+    /// A project quota of the node's file system.
+    ProjectQuota,
+    /// A file system of its own in a sparse file.
+    OwnFileSystem,
+}
+
+impl LayerLimit {
+    /// Its name for a reader.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ProjectQuota => "project quota",
+            Self::OwnFileSystem => "ext4 in a file",
+        }
+    }
+}
 
 /// The symbolic link to the state directory. Several state directories can share a data directory.
 const OWNER: &str = "owner";
@@ -114,13 +136,52 @@ impl WritableLayer {
         create().or_else(retry).context(|| format!("making the writable layer {}", self.directory.display()))
     }
 
+    /// The name of the container.
+    pub(super) fn name(&self) -> &str {
+        self.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
+    /// The directory of all writable layers.
+    pub(super) fn all(&self) -> &Path {
+        self.directory.parent().unwrap_or(Path::new("/"))
+    }
+
     /// The file with the file system of a layer that has a limit.
     pub(super) fn file_system(&self) -> PathBuf {
         self.directory.join("layer.ext4")
     }
 
+    /// The directory with the project quota of a layer that has a limit.
+    pub(super) fn limited(&self) -> PathBuf {
+        self.directory.join("limited")
+    }
+
+    /// The mechanism that limits the layer; `None` if it has no limit, or does not exist.
+    pub fn limit(&self) -> Option<LayerLimit> {
+        if self.limited().is_dir() {
+            return Some(LayerLimit::ProjectQuota);
+        }
+        self.file_system().is_file().then_some(LayerLimit::OwnFileSystem)
+    }
+
+    /// Removes the limit of the layer's project. The directory by which the project is found must still be there, so
+    /// that a removal that was killed is repeated.
+    fn remove_limit(&self) -> io::Result<()> {
+        let directory = match File::open(self.limited()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        let project = project_quota::project_of(&directory)?;
+        if ProjectRange::LAYERS.has(self.name(), project) {
+            project_quota::remove_limits(&directory, project)?;
+            failpoint::at("destroy-after-limit");
+        }
+        Ok(())
+    }
+
     /// Mounts this layer, which has just been created, over `layers` on `target`. If it is `sized`, that is the mount
-    /// of its file system. Its root gets the mode and the owner of the image's root. All files have the SELinux label.
+    /// of its own file system or of its limited directory. Its root gets the mode and the owner of the image's root.
+    /// All files have the SELinux label.
     ///
     /// With a mapping of ids, the layers must have it, and the writable layer gets a mount of its own. The mount of the
     /// writable layer, if there is one, is attached at `place`, if that is given, and is the result. It is best closed
@@ -209,6 +270,7 @@ impl WritableLayer {
     /// Removes the layer. A missing layer is no error. The link `owner` is removed last: a layer of which a part stays
     /// must be found by the next sweep.
     pub fn remove(&self) -> Result<(), RuntimeError> {
+        self.remove_limit().context(|| format!("removing the project quota of {}", self.directory.display()))?;
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries.context(|| format!("listing {}", self.directory.display()))?,

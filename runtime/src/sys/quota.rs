@@ -19,6 +19,8 @@ const PROJECT: u32 = 2;
 const ENFORCED: u16 = 1 << 5;
 /// The limits of blocks are set.
 const BLOCK_LIMITS: u32 = 1;
+/// The limits of inodes are set.
+const INODE_LIMITS: u32 = 4;
 /// The unit of limits in bytes.
 const UNIT: u64 = 1024;
 
@@ -112,6 +114,14 @@ pub(crate) fn project_usage(file: BorrowedFd<'_>, project: u32) -> io::Result<Pr
 pub(crate) fn set_project_limit(file: BorrowedFd<'_>, project: u32, bytes: u64) -> io::Result<()> {
     let limit = bytes / UNIT;
     let mut wanted = Quota { hard_limit: limit, soft_limit: limit, valid: BLOCK_LIMITS, ..Quota::default() };
+    quotactl(file, Q_SETQUOTA, project, &mut wanted)
+}
+
+/// Sets the limits of a project, of its bytes and of its files. 0 removes a limit.
+pub(crate) fn set_project_limits(file: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> io::Result<()> {
+    let (limit, valid) = (bytes / UNIT, BLOCK_LIMITS | INODE_LIMITS);
+    let mut wanted =
+        Quota { hard_limit: limit, soft_limit: limit, inode_limits: [inodes; 2], valid, ..Quota::default() };
     quotactl(file, Q_SETQUOTA, project, &mut wanted)
 }
 

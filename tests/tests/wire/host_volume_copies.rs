@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::Write,
     os::unix::fs::{PermissionsExt, chown, symlink},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
@@ -78,6 +78,11 @@ impl NodeDisk {
         for directory in [self.root.path(), &data, client.root(), &client.volumes()] {
             fs::set_permissions(directory, fs::Permissions::from_mode(0o711)).must("a mode");
         }
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> PathBuf {
+        self.root.path().join("data")
     }
 
     pub fn client(&self) -> Client {

@@ -20,7 +20,7 @@ use crate::{
 const QUOTAS: &str = "loop,prjquota";
 
 /// The disks of this machine that have project quotas.
-fn disks() -> impl Iterator<Item = NodeDisk> {
+pub fn disks() -> impl Iterator<Item = NodeDisk> {
     let ext4 = NodeDisk::with("ext4", &["-O", "quota,project", "-E", "quotatype=prjquota"], QUOTAS);
     [ext4, NodeDisk::with("xfs", &[], QUOTAS)].into_iter().flatten()
 }

@@ -65,6 +65,7 @@ mod root_storage;
 mod runtimes;
 mod security;
 mod selinux;
+mod sized_layer_quotas;
 mod sized_layers;
 mod stats;
 mod stop;

@@ -6,25 +6,25 @@ use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::{node::Node, plugin::Plugin, task::Task};
 use serde_json::{Value as Json, json};
 
-const IDLE: &str = "while :; do sleep 1000; done";
-const MEBIBYTE: u64 = 1 << 20;
+pub const IDLE: &str = "while :; do sleep 1000; done";
+pub const MEBIBYTE: u64 = 1 << 20;
 
 /// A running task with these options of the storage driver.
-async fn running(node: &Node, plugin: &mut Plugin, images: &Images, options: Json) -> Task {
+pub async fn running(node: &Node, plugin: &mut Plugin, images: &Images, options: Json) -> Task {
     let task = node.task(&images.busybox()).sh(IDLE).option("storage_opt", options).build(plugin).await;
     plugin.started(&task).await;
     task
 }
 
 /// The size of the task's root file system, and the free space in it.
-async fn space(plugin: &Plugin, task: &Task) -> (u64, u64) {
+pub async fn space(plugin: &Plugin, task: &Task) -> (u64, u64) {
     let line = plugin.sh(task, "df -k / | tail -n 1").await;
     let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [total, _, free] = numbers[..] else { panic!("{line}") };
     (total * 1024, free * 1024)
 }
 
-async fn exec(plugin: &Plugin, task: &Task, script: &str) -> (i32, String) {
+pub async fn exec(plugin: &Plugin, task: &Task, script: &str) -> (i32, String) {
     let answer = plugin.exec(task.id(), &["/bin/sh", "-c", script], seconds(20)).await.must("ExecTask");
     let text = [answer.stdout, answer.stderr].concat();
     (answer.result.must("a result").exit_code, String::from_utf8_lossy(&text).into_owned())

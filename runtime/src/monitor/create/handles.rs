@@ -47,7 +47,8 @@ impl HostHandles {
         let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
         let size = plan.root.size.filter(|_| plan.root.storage == RootStorage::Overlay);
         let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
-        let sized = size.map(|size| SizedLayer::make(&writable, job.task.state_dir(), size)).transpose()?;
+        let make = |size| SizedLayer::make(&writable, job.task.state_dir(), size, map.is_some());
+        let sized = size.map(make).transpose()?;
         Ok(Self { bind_sources, network, layers, images, sized, map, volume_locks, build_mounts })
     }
 
