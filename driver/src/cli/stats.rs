@@ -120,5 +120,7 @@ fn sample_json(Sample { task, usage }: &Sample) -> Value {
         "memory_rss_bytes": memory.rss, "memory_cache_bytes": memory.cache, "memory_swap_bytes": memory.swap,
         "memory_peak_bytes": memory.max_usage, "memory_kernel_bytes": memory.kernel,
         "oom_kills": usage.stats.oom_kills, "pids": usage.stats.pids,
+        "writable_layer_bytes": usage.layer.map(|layer| layer.bytes),
+        "writable_layer_limit_bytes": usage.layer.map(|layer| layer.limit),
     })
 }

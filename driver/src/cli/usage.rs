@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use runtime::{CpuStats, Stats, StatsReader};
+use runtime::{CpuStats, LayerUse, Stats, StatsReader};
 
 use super::{format, tasks::Task};
 
@@ -15,6 +15,8 @@ pub struct Usage {
     pub cpu_percent: f64,
     /// The hard limit on memory in bytes.
     pub memory_limit: Option<u64>,
+    /// The writable layer, if it has a limit.
+    pub layer: Option<LayerUse>,
 }
 
 /// The open counters of a task.
@@ -35,7 +37,7 @@ impl Meter {
     pub fn read(&self, earlier: CpuStats, passed: Duration) -> Option<Usage> {
         let stats = self.reader.read().ok()?;
         let cpu_percent = percent(earlier, stats.cpu, passed);
-        Some(Usage { stats, cpu_percent, memory_limit: self.memory_limit })
+        Some(Usage { stats, cpu_percent, memory_limit: self.memory_limit, layer: self.reader.layer_use() })
     }
 }
 

@@ -26,7 +26,7 @@ pub use logs::{ContainerLogs, Undelivered};
 pub use observe::{ContainerState, ContainerView, Observer};
 pub use runtime::{Runtime, containers, layer_image_problem};
 pub use start::StartOptions;
-pub use stats::StatsReader;
+pub use stats::{LayerUse, StatsReader};
 pub use status::{Running, Status};
 pub use usage::{NetworkUsage, Traffic, UsageSource};
 pub use watch::TaskWatch;

@@ -2,6 +2,8 @@
 
 use std::{fs::File, sync::Arc};
 
+use rustix::fs::{StatVfs, statvfs};
+
 use super::runtime::Runtime;
 use crate::{
     cgroup::{
@@ -25,6 +27,15 @@ pub struct StatsReader {
     layer_limit: Option<u64>,
 }
 
+/// The use of a writable layer with a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerUse {
+    /// Bytes in use, with those of its file system's own structures.
+    pub bytes: u64,
+    /// The limit in bytes.
+    pub limit: u64,
+}
+
 /// The part of a plan that tells the limit of the writable layer.
 #[derive(serde::Deserialize)]
 struct LimitedPlan {
@@ -46,11 +57,24 @@ impl StatsReader {
         Ok(self.counters.read())
     }
 
+    /// The use of the writable layer, if it has a limit.
+    pub fn layer_use(&self) -> Option<LayerUse> {
+        let limit = self.layer_limit?;
+        let space = self.space()?;
+        let bytes = space.f_blocks.saturating_sub(space.f_bfree).saturating_mul(space.f_frsize);
+        Some(LayerUse { bytes, limit })
+    }
+
+    /// What `df` shows of the container's root.
+    fn space(&self) -> Option<StatVfs> {
+        // The root is not kept open: an open file would hold the layer.
+        statvfs(format!("/proc/{}/root", self.init.pid)).ok().filter(|_| !self.init.ended())
+    }
+
     /// The limit of the writable layer in bytes, if it has one and is full now.
     pub fn full_layer(&self) -> Option<u64> {
         let limit = self.layer_limit?;
-        // The root is not kept open: an open file would hold the layer.
-        let space = rustix::fs::statvfs(format!("/proc/{}/root", self.init.pid)).ok().filter(|_| !self.init.ended())?;
+        let space = self.space()?;
         // A write that does not fit whole leaves a little.
         let left = space.f_bavail.saturating_mul(space.f_frsize);
         let is_full = left < MOST_LEFT.min(space.f_blocks.saturating_mul(space.f_frsize) / 16);
