@@ -228,8 +228,8 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
     make_way(shared, fetch, bytes.len() as u64)
 }
 
-/// A background job waits while data is fetched for reads or starts, and as long as it is faster than its bandwidth. Its
-/// source waits too, because its bytes are not taken. A layer that a caller waits for makes way for reads only.
+/// A background job waits while data is fetched for reads or starts, and as long as it is faster than its bandwidth.
+/// Its source waits too, because its bytes are not taken. A layer that a caller waits for makes way for reads only.
 fn make_way(shared: &Shared, fetch: &Fetch, bytes: u64) -> Result<(), Failure> {
     let mut state = shared.lock();
     if fetch.reason == Reason::Stream {

@@ -1,6 +1,6 @@
 //! What a test process that was killed left on the machine.
 //!
-//! A process locks the directory of each of its nodes. The first node of a process removes the nodes whose lock is free.
+//! A process locks the directory of each of its nodes. The first node of a process removes those whose lock is free.
 
 use std::{
     collections::BTreeSet,

@@ -23,7 +23,7 @@ pub(crate) const EXIT: &str = "exit.json";
 pub(crate) const LOG_WATCHER: &str = "keeper.json";
 /// The process that guards incomplete layers.
 pub(crate) const GUARD: &str = "guard.json";
-/// The signal that tells the guard that the layers are complete. A guard that was killed by another one is still needed.
+/// The signal that tells the guard that the layers are complete. After another signal, a guard is still needed.
 pub(crate) const NO_GUARD_NEEDED: i32 = libc::SIGALRM;
 /// The log relay's process.
 pub(crate) const RELAY: &str = "relay.json";

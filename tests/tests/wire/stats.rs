@@ -118,8 +118,8 @@ async fn the_pull_is_reported_by_events() {
     }
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    // Nomad keeps only the last ten events of a task, so an ordinary start emits few. On a slow machine a pull also says
-    // that it waits.
+    // Nomad keeps only the last ten events of a task, so an ordinary start emits few. On a slow machine a pull also
+    // says that it waits.
     let events = plugin.streams.events();
     let ordinary = events.iter().filter(|event| !event.message.starts_with("Image: waiting"));
     assert!(ordinary.count() <= 4, "{events:?}");
