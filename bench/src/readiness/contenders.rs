@@ -137,6 +137,7 @@ impl Arena<'_> {
         let pid = node.plugin.process.pid();
         let (cpu, traffic) = (processor_time(pid), self.link.traffic());
         let (stop, begun) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let _stopped = StopOnDrop(Arc::clone(&stop));
         let ((port, text), flag) = ((self.service.0, self.service.1.to_owned()), Arc::clone(&stop));
         let answered = tokio::task::spawn_blocking(move || answer::first((port, &text), begun, LIMIT, &flag));
         let answered = async {
@@ -221,6 +222,15 @@ impl Arena<'_> {
             let (whole, (ready, reached)) = (run?, answered?);
             Ok(Sample { ready, whole, cpu: all().saturating_sub(cpu), before: since(traffic, reached) })
         })
+    }
+}
+
+/// Ends the thread that waits for an answer, also when the run is interrupted.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
