@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 use super::{
     answer,
     images::{Image, command},
-    table::Sample,
+    sample::Sample,
 };
 use crate::{
     docker::Docker,

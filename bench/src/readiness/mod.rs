@@ -6,6 +6,7 @@ mod blobs;
 mod contenders;
 mod images;
 mod options;
+mod sample;
 mod services;
 mod table;
 

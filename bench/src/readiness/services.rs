@@ -117,8 +117,9 @@ impl Service {
             ]),
             Self::Django => entries.push(Entry::file("srv/app.py", fill(DJANGO))),
             Self::Jvm => {
-                let directories = ["", "/conf", "/logs", "/temp", "/work", "/webapps", "/webapps/ROOT"];
-                entries.extend(directories.map(|name| Entry::dir(format!("srv/tomcat{name}"))));
+                let directories = ["conf", "logs", "temp", "work", "webapps", "webapps/ROOT"];
+                entries.push(Entry::dir("srv/tomcat"));
+                entries.extend(directories.map(|name| Entry::dir(format!("srv/tomcat/{name}"))));
                 entries.extend([
                     Entry::file("srv/tomcat/conf/server.xml", fill(TOMCAT)),
                     Entry::file("srv/tomcat/conf/web.xml", TOMCAT_WEB),

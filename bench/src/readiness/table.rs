@@ -2,24 +2,11 @@
 
 use std::{fmt, time::Duration};
 
-use super::{contenders::Contender, images::Image, services::Service};
+use super::{contenders::Contender, images::Image, sample::Sample, services::Service};
 use crate::{
-    pull::link::{Line, Traffic},
+    pull::link::Line,
     report::{Row, Samples, milliseconds, range, say},
 };
-
-/// One start.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Sample {
-    /// The time until the first correct answer.
-    pub ready: Duration,
-    /// The time until the whole image is on the node.
-    pub whole: Duration,
-    /// The processor time of the program that pulls.
-    pub cpu: Duration,
-    /// What went through the link before the answer.
-    pub before: Traffic,
-}
 
 /// All starts of one image through one link.
 #[derive(Debug)]
@@ -167,6 +154,7 @@ mod tests {
     use fixtures::must::Must;
 
     use super::*;
+    use crate::pull::link::Traffic;
 
     fn cell() -> Cell {
         let floor = Duration::from_millis(9000);
