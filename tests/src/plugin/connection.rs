@@ -123,9 +123,20 @@ impl Plugin {
         BasePluginClient::new(self.channel())
     }
 
-    /// The client of the task driver. Its limit for messages is that of Go's client.
+    /// The client of the task driver.
     pub fn driver(&self) -> DriverClient<Channel> {
-        DriverClient::new(self.channel()).max_decoding_message_size(i32::MAX as usize)
+        Self::driver_of(self.channel())
+    }
+
+    /// The driver service by a connection of its own, for streams that are not read. What is not read fills the window
+    /// of its connection (RFC 9113, section 5.2), and then all answers by that connection wait.
+    pub async fn driver_of_another_connection(&self) -> DriverClient<Channel> {
+        Self::driver_of(dial(&self.handshake.socket).await)
+    }
+
+    /// Its limit for messages is that of Go's client.
+    fn driver_of(channel: Channel) -> DriverClient<Channel> {
+        DriverClient::new(channel).max_decoding_message_size(i32::MAX as usize)
     }
 
     /// The client of go-plugin's controller.

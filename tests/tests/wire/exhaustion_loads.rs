@@ -16,7 +16,7 @@ use fixtures::{
     wait::{eventually, patient, seconds, within},
 };
 use kit::{node::Node, plugin::Plugin, task::Task};
-use proto::driver::{TaskEventsRequest, WaitTaskRequest};
+use proto::driver::{TaskEventsRequest, TaskStatsRequest, WaitTaskRequest};
 use rustix::{
     fs::{CWD, Mode, mkfifoat},
     mount::{MountFlags, UnmountFlags, mount, unmount},
@@ -154,14 +154,17 @@ async fn a_flood_of_events_and_calls_holds_no_other_task() {
     let failing = node.task(&images.missing()).without_logs().build(&mut plugin).await;
     let plugin = Arc::new(plugin);
     let (mut unread, mut waits) = (Vec::new(), JoinSet::new());
+    let mut idle = plugin.driver_of_another_connection().await;
     for _ in 0..STREAMS {
-        unread.push(plugin.driver().task_events(TaskEventsRequest {}).await.must("TaskEvents"));
+        unread.push(idle.task_events(TaskEventsRequest {}).await.must("TaskEvents"));
         let (plugin, request) = (plugin.clone(), WaitTaskRequest { task_id: other.id().to_owned() });
         waits.spawn(async move { plugin.driver().wait_task(request).await.map(drop) });
     }
     let mut stats = Vec::new();
     for _ in 0..STREAMS {
-        stats.push(plugin.stats(other.id(), patient(Duration::from_millis(100))).await.must("TaskStats"));
+        let interval = Some(prost_types::Duration::try_from(patient(Duration::from_millis(100))).must("a duration"));
+        let request = TaskStatsRequest { task_id: other.id().to_owned(), collection_interval: interval };
+        stats.push(idle.task_stats(request).await.must("TaskStats"));
     }
     let mut starts = JoinSet::new();
     for _ in 0..STARTS {
