@@ -13,7 +13,10 @@ use fixtures::{
 };
 use image_store::{FsckOptions, PartialConfig, PullError, PullRequest, Retention, Silent, Store, StoreError, fsck};
 
-use super::{acquire, bench, content, events, image, is_complete, is_partial, layer, next, open, partials, reader};
+use super::{
+    acquire, bench, content, data_layer, events, image, is_complete, is_partial, layer, native_layer, next, open,
+    partials, push_front, reader, stop_after_front,
+};
 use crate::{
     common::{Bench, request},
     native::with_native,
@@ -21,14 +24,13 @@ use crate::{
 
 /// Another image that has the layer of [`image`] and one of its own.
 fn sibling() -> Built {
-    let shared = Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "x"), Entry::file("data", content())]);
     let own = Layer::of([Entry::file("own", "y")]);
-    with_native(&Image::new().layer(shared).layer(own).build(), |_, _| ())
+    with_native(&Image::new().layer(data_layer()).layer(own).build(), |_, _| ())
 }
 
 /// Bytes of the layer of [`image`].
 fn size(built: &Built) -> u64 {
-    built.blobs[built.blobs.len() - 2].1.len() as u64
+    native_layer(built).1.len() as u64
 }
 
 /// The bytes that a store received so far.
@@ -64,7 +66,7 @@ async fn a_pull_of_the_whole_layer_takes_the_one_that_is_served_and_hurries_it()
     assert_eq!(inode(&served.layers[0]), inode(pulled.layers.last().unwrap()));
     assert!(received(&store) < size(&built) + 100_000, "{} of {}", received(&store), size(&built));
     let requests = bench.registry.requests();
-    let mut of_layer = requests.iter().filter(|request| request.path.contains(&layer(&built)));
+    let mut of_layer = requests.iter().filter(|request| request.path.contains(layer(&built)));
     assert!(of_layer.all(|request| request.header("range").is_some()), "the layer was asked for as a whole");
     assert!(reader(&served.layers[0]).join().unwrap().unwrap() == content());
     assert!(reader(pulled.layers.last().unwrap()).join().unwrap().unwrap() == content());
@@ -77,7 +79,7 @@ async fn a_pull_of_the_whole_layer_downloads_it_if_the_sources_of_the_service_ar
     let (built, other) = (image(), Registry::start());
     let [first, second] = [bench.push("team/app:1", &built), other.push("team/app:1", &built)];
     let mut events = events(&bench.store);
-    bench.registry.fault(Fault::on(layer(&built), Action::Status(503, Vec::new())).after(super::FRONT));
+    stop_after_front(&bench.registry, &built);
     let served = acquire(&bench.store, &first, "task").await.unwrap();
     let pulled = whole(&bench.store, &second, "whole").await;
     assert!(reader(&pulled.layers[0]).join().unwrap().unwrap() == content());
@@ -149,7 +151,7 @@ async fn tasks_pulls_and_removals_do_not_disturb_one_another() {
     next(&mut events, is_complete).await;
     let fronts = bench.registry.requests().into_iter().filter(|request| {
         let range = request.header("range").unwrap_or_default();
-        request.path.contains(&layer(&built)) && range.starts_with("bytes=0-")
+        request.path.contains(layer(&built)) && range.starts_with("bytes=0-")
     });
     assert_eq!(fronts.count(), 1, "one task fetches the metadata");
     store.release("whole").unwrap();
@@ -166,10 +168,8 @@ async fn tasks_pulls_and_removals_do_not_disturb_one_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_that_waits_for_the_service_can_be_cancelled() {
     let Some(bench) = bench() else { return };
-    let built = image();
-    let reference = bench.push("team/app:1", &built);
+    let (_, reference) = push_front(&bench);
     let mut events = events(&bench.store);
-    bench.registry.fault(Fault::on(layer(&built), Action::Status(503, Vec::new())).after(super::FRONT));
     let served = acquire(&bench.store, &reference, "task").await.unwrap();
     let hasty = PullRequest { timeout: Some(Duration::from_secs(1)), ..request(&reference) };
     let hasty = tokio::spawn({

@@ -15,7 +15,7 @@ use std::{
 
 use fixtures::{
     image::{Built, Entry, Image, Layer},
-    registry::{Action, Fault},
+    registry::{Action, Fault, Registry},
 };
 use image_store::{
     FsckOptions, LayerEvent, LayerEventKind, LayerFormat, PartialConfig, PullError, PullRequest, Silent, Store,
@@ -63,17 +63,39 @@ pub fn open(
 
 /// An image of one layer with a file of many chunks.
 pub fn image() -> Built {
-    let layer = Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "x"), Entry::file("data", content())]);
-    with_native(&Image::new().layer(layer).build(), |_, _| ())
+    with_native(&Image::new().layer(data_layer()).build(), |_, _| ())
 }
 
 pub fn content() -> Vec<u8> {
     noise(2_000_000)
 }
 
+/// The layer with the file.
+fn data_layer() -> Layer {
+    Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "x"), Entry::file("data", content())])
+}
+
+/// The native layer of [`image`]: its digest and its bytes.
+fn native_layer(built: &Built) -> &(String, Vec<u8>) {
+    &built.blobs[built.blobs.len() - 2]
+}
+
 /// The digest of the native layer of [`image`].
-fn layer(built: &Built) -> String {
-    built.blobs[built.blobs.len() - 2].0.clone()
+fn layer(built: &Built) -> &str {
+    &native_layer(built).0
+}
+
+/// The registry delivers the front of the layer, and then nothing.
+fn stop_after_front(registry: &Registry, built: &Built) {
+    registry.fault(Fault::on(layer(built), Action::Status(503, Vec::new())).after(FRONT));
+}
+
+/// Pushes [`image`] to a registry that delivers only the front of its layer. Returns the image and its reference.
+fn push_front(bench: &Bench) -> (Built, String) {
+    let built = image();
+    let reference = bench.push("team/app:1", &built);
+    stop_after_front(&bench.registry, &built);
+    (built, reference)
 }
 
 pub fn events(store: &Store) -> mpsc::UnboundedReceiver<LayerEvent> {
@@ -116,11 +138,8 @@ fn is_partial(image: &image_store::Image) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_is_mounted_before_its_data_is_here_and_becomes_an_ordinary_one() {
     let Some(bench) = bench() else { return };
-    let built = image();
-    let reference = bench.push("team/app:1", &built);
+    let (built, reference) = push_front(&bench);
     let mut events = events(&bench.store);
-    // The registry delivers the front, and then nothing.
-    bench.registry.fault(Fault::on(layer(&built), Action::Status(503, Vec::new())).after(FRONT));
     let image = acquire(&bench.store, &reference, "task").await.unwrap();
     assert_eq!(image.digest, native_manifest(&built));
     assert!(image.group.is_some() && is_partial(&image), "{image:?}");
@@ -205,9 +224,7 @@ async fn wrong_bytes_are_an_error_and_never_content() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_removed_before_it_is_complete_leaves_nothing() {
     let Some(bench) = bench() else { return };
-    let built = image();
-    let reference = bench.push("team/app:1", &built);
-    bench.registry.fault(Fault::on(layer(&built), Action::Status(503, Vec::new())).after(FRONT));
+    let (_, reference) = push_front(&bench);
     acquire(&bench.store, &reference, "task").await.unwrap();
     bench.store.prune().unwrap();
     assert_eq!(partials(&bench), 1, "a lease holds it");
@@ -226,9 +243,7 @@ async fn an_image_that_is_removed_before_it_is_complete_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_process_goes_on_with_the_reads_that_wait() {
     let Some(bench) = bench() else { return };
-    let built = image();
-    let reference = bench.push("team/app:1", &built);
-    bench.registry.fault(Fault::on(layer(&built), Action::Status(503, Vec::new())).after(FRONT));
+    let (built, reference) = push_front(&bench);
     let image = acquire(&bench.store, &reference, "task").await.unwrap();
     let group: OwnedFd = image.group.as_ref().unwrap().as_fd().try_clone_to_owned().unwrap();
     let reading = reader(&image.layers[0]);
@@ -256,9 +271,7 @@ async fn the_next_process_goes_on_with_the_reads_that_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_incomplete_image_is_completed_after_the_end_of_its_container() {
     let Some(bench) = bench() else { return };
-    let built = image();
-    let reference = bench.push("team/app:1", &built);
-    bench.registry.fault(Fault::on(layer(&built), Action::Status(503, Vec::new())).after(FRONT));
+    let (_, reference) = push_front(&bench);
     let image = acquire(&bench.store, &reference, "task").await.unwrap();
     let group = image.group.as_ref().unwrap().as_fd().try_clone_to_owned().unwrap();
     bench.store.release("task").unwrap();

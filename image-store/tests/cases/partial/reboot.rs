@@ -16,7 +16,10 @@ use fixtures::{
 use image_store::{FsckOptions, Store, fsck};
 use serde_json::Value;
 
-use super::{acquire, bench, content, events, image, is_complete, is_partial, layer, next, open, partials, reader};
+use super::{
+    acquire, bench, content, events, image, is_complete, is_partial, layer, next, open, partials, reader,
+    stop_after_front,
+};
 use crate::{child::Scene, common::Bench};
 
 /// The chunks of the layer that are here before the end of the process.
@@ -27,7 +30,7 @@ async fn half_an_image(bench: &Bench, reference: &str, built: &Built) -> PathBuf
     let bytes = HERE * lazy::CHUNK as usize + 1000;
     let registry: &Registry = &bench.registry;
     registry.fault(Fault::on(layer(built), Action::Cut(bytes)).after(super::FRONT).times(1));
-    registry.fault(Fault::on(layer(built), Action::Status(503, Vec::new())).after(super::FRONT));
+    stop_after_front(registry, built);
     let mut process = Scene::Serve(reference.to_owned()).start(&bench.root());
     let directory = || {
         let listed = fs::read_dir(bench.root().join("partial")).ok()?;
