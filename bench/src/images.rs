@@ -9,6 +9,7 @@ use std::{
 use fixtures::{
     image::{Built, Compression, Entry, Image, Layer},
     must::Must,
+    random::Random,
     registry::DockerRegistry,
 };
 use serde_json::json;
@@ -31,15 +32,7 @@ pub fn small() -> Option<(DockerRegistry, String)> {
 
 /// The same with a second layer: a file of one gibibyte, which no compression makes smaller.
 pub fn heavy() -> Option<(DockerRegistry, String)> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut data = Vec::with_capacity(1 << 30);
-    while data.len() < 1 << 30 {
-        // xorshift64: the same bytes in each run.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        data.extend(state.to_ne_bytes());
-    }
+    let data = Random::new(1).bytes(1 << 30);
     let weights = Layer::of([Entry::dir("data"), Entry::file("data/weights", data)]).compression(Compression::Plain);
     serve(&image_of(vec![Layer::of(busybox()), weights]))
 }

@@ -284,7 +284,7 @@ mod tests {
             let name = if name.is_empty() { "driver.docker" } else { name };
             text += &format!("| `{name}` | {} | {} | {meaning} |\n", told(own), told(dockers));
         }
-        crate::generated::check("attributes.md", &[("attributes", text + "\n")]);
+        fixtures::documents::check("attributes.md", &[("attributes", text + "\n")]);
     }
 
     #[test]

@@ -15,8 +15,6 @@ mod events;
 mod exec_prefix;
 mod exporter;
 mod fingerprint;
-#[cfg(test)]
-mod generated;
 mod groups;
 mod hclog;
 mod health;

@@ -8,6 +8,7 @@ use std::{
 use fixtures::{
     image::{Compression, Entry, Layer, digest},
     must::Must,
+    random::Random,
 };
 use serde::{Deserialize, Serialize};
 
@@ -80,10 +81,10 @@ impl Blobs {
             let unpacked = ((size << 20) as f64 / RATIO) as usize;
             let name = format!("srv/data-{size}-{number}");
             let mut entries = vec![Entry::dir("srv"), Entry::dir(name.as_str())];
-            let mut random = Random((size << 32) | (number << 1) | 1);
+            let mut random = Random::new((size << 32) | number);
             for file in 0..unpacked.div_ceil(FILE) {
                 let length = FILE.min(unpacked - file * FILE);
-                entries.push(Entry::file(format!("{name}/{file}"), random.bytes(length)));
+                entries.push(Entry::file(format!("{name}/{file}"), letters(&mut random, length)));
             }
             Ok(Layer::of(entries).compression(Compression::GzipAsUsual))
         })
@@ -126,21 +127,15 @@ fn sizes(mebibytes: u64) -> Vec<(u64, u64)> {
     layers
 }
 
-/// xorshift64: the same bytes in each run.
-struct Random(u64);
-
-impl Random {
-    fn bytes(&mut self, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(length + 10);
-        while bytes.len() < length {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            bytes.extend((0..10).map(|place| ALPHABET[((self.0 >> (6 * place)) & 63) as usize]));
-        }
-        bytes.truncate(length);
-        bytes
+/// Random data from the alphabet.
+fn letters(random: &mut Random, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length + 10);
+    while bytes.len() < length {
+        let number = random.next();
+        bytes.extend((0..10).map(|place| ALPHABET[((number >> (6 * place)) & 63) as usize]));
     }
+    bytes.truncate(length);
+    bytes
 }
 
 #[cfg(test)]
@@ -156,8 +151,8 @@ mod tests {
 
     #[test]
     fn random_data_is_the_same_each_time_and_compresses_as_expected() {
-        let data = Random(1).bytes(1 << 20);
-        assert_eq!((data.len(), &data), (1 << 20, &Random(1).bytes(1 << 20)));
+        let data = letters(&mut Random::new(1), 1 << 20);
+        assert_eq!((data.len(), &data), (1 << 20, &letters(&mut Random::new(1), 1 << 20)));
         let packed = Layer::of([Entry::file("data", data)]).compression(Compression::GzipAsUsual).blob().len();
         let ratio = packed as f64 / f64::from(1 << 20);
         assert!((ratio - RATIO).abs() < 0.02, "{ratio}");

@@ -4,9 +4,9 @@
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites it.
 
 use clap::{Arg, ArgAction, Command, CommandFactory, error::ErrorKind};
+use fixtures::documents::{blocks, check, wrapped};
 
 use super::arguments::{Arguments, with_two_dashes};
-use crate::generated::{blocks, check, wrapped};
 
 /// The options that are listed once for all commands.
 const NODE: &str = "Node";

@@ -5,15 +5,14 @@
 
 use image_store::InternalRedirects;
 
+use fixtures::documents::{check, wrapped};
+
 use super::{
     DEVICE_PLUGIN_OPTIONS, PLUGIN_OPTIONS, PluginConfig, Policy, TASK_OPTIONS, UserNamespaceMode, decode_plugin,
     option::{DefaultValue, OptionSpec, OptionType, Support},
     plugin::Rules,
 };
-use crate::{
-    generated::{self, wrapped},
-    name::DriverName,
-};
+use crate::name::DriverName;
 
 /// One list item per option, in the order of their names. The options of a block follow it.
 fn list(path: &str, options: &[OptionSpec]) -> String {
@@ -160,8 +159,8 @@ fn no_other_rule_depends_on_the_name() {
 fn the_document_lists_the_options_of_the_schema() {
     let parts =
         [("plugin options", list("", PLUGIN_OPTIONS)), ("task options", list("", TASK_OPTIONS)), ("rules", table())];
-    generated::check("configuration.md", &parts);
-    generated::check("devices.md", &[("device plugin options", list("", DEVICE_PLUGIN_OPTIONS))]);
+    check("configuration.md", &parts);
+    check("devices.md", &[("device plugin options", list("", DEVICE_PLUGIN_OPTIONS))]);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites the lists.
 
+use fixtures::documents::{check, wrapped};
+
 use super::{
     node, recorder,
     spec::{Kind, MetricSpec},
     task,
 };
-use crate::generated::{check, wrapped};
 
 /// One list item per metric, in the order of a scrape.
 fn list(specs: impl Iterator<Item = MetricSpec>) -> String {

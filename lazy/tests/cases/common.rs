@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use fixtures::image::{Entry, Layer, digest};
+use fixtures::{
+    image::{Entry, Layer, digest},
+    random::Random,
+};
 use layer::{
     Converted, Digest, Limits,
     digest::Algorithm,
@@ -27,16 +30,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 /// Bytes that look random and are the same each time.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    Random::new(seed).bytes(length)
 }
 
 /// A native layer and its files.

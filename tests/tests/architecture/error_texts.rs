@@ -2,16 +2,14 @@
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test --workspace --test architecture error_texts` rewrites it.
 
-use std::{env, fs};
-
-use fixtures::must::Must;
+use fixtures::documents::{check, wrapped};
 
 use crate::{
     quotes::joined,
     sources::{root, sources},
 };
 
-/// The sections, and the crates whose errors they list.
+/// The sections, each with the crates that define its errors.
 const SECTIONS: [(&str, &[&str]); 6] = [
     ("Tasks and commands", &["driver"]),
     ("Images", &["image-store", "layer", "lazy"]),
@@ -20,10 +18,6 @@ const SECTIONS: [(&str, &[&str]); 6] = [
     ("System call filters", &["seccomp"]),
     ("Devices", &["cdi"]),
 ];
-/// The widest line of a document.
-const COLUMNS: usize = 120;
-const BEGIN: &str = "<!-- errors: begin -->\n";
-const END: &str = "<!-- errors: end -->";
 
 /// An error of a source.
 #[derive(Debug, PartialEq)]
@@ -88,17 +82,7 @@ fn item(ErrorText { text, meaning }: &ErrorText) -> String {
         text => format!("`{text}`"),
     };
     let explained = if meaning.is_empty() { String::new() } else { format!(": {meaning}") };
-    let (mut lines, mut line) = (String::new(), String::new());
-    for word in format!("- {quoted}{explained}").split_whitespace() {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            lines += &(line + "\n");
-            line = format!("  {word}");
-        } else {
-            let space = if line.is_empty() { "" } else { " " };
-            line += &format!("{space}{word}");
-        }
-    }
-    lines + &line + "\n"
+    wrapped("  ", &format!("- {quoted}{explained}"))
 }
 
 fn list() -> String {
@@ -116,16 +100,7 @@ fn list() -> String {
 
 #[test]
 fn the_document_lists_the_error_texts() {
-    let path = root().join("docs/errors.md");
-    let written = fs::read_to_string(&path).must("the document");
-    let (head, rest) = written.split_once(BEGIN).must("the begin of the list");
-    let (_, tail) = rest.split_once(END).must("the end of the list");
-    let expected = format!("{head}{BEGIN}{}{END}{tail}", list());
-    if env::var_os("OCI_RS_WRITE_DOCS").is_some() {
-        fs::write(&path, &expected).must("write the document");
-        return;
-    }
-    assert!(written == expected, "docs/errors.md is out of date: run this test with OCI_RS_WRITE_DOCS=1");
+    check("errors.md", &[("errors", list())]);
 }
 
 #[test]
@@ -136,5 +111,5 @@ fn error_texts_are_read_with_their_comments() {
     assert_eq!(errors(source), [error("a … \"c\"", "First. More."), error("d `{ e }` …", "Long.")]);
     assert_eq!(item(&error("d `e`", "Long.")), "- `` d `e` ``: Long.\n");
     let wide = item(&error(&"x ".repeat(80), "End."));
-    assert!(wide.lines().count() == 2 && wide.lines().all(|line| line.chars().count() <= COLUMNS), "{wide}");
+    assert!(wide.lines().count() == 2 && wide.lines().all(|line| line.chars().count() <= 120), "{wide}");
 }

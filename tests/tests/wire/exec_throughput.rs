@@ -6,6 +6,7 @@ use fixtures::{
     busybox::Images,
     must::Must,
     process,
+    random::Random,
     wait::{eventually, patient, seconds},
 };
 use kit::{
@@ -18,38 +19,18 @@ use tonic::Streaming;
 
 use crate::exec_streaming::sleeper;
 
+/// The seed of the bytes that are sent.
+const SEED: u64 = 1;
 const MIB: usize = 1 << 20;
 const MUCH: usize = 100 * MIB;
 /// The limit of buffered data in the plugin and in the connection. It is smaller than `MUCH`.
 const LITTLE: usize = 16 * MIB;
 
-/// Reproducible bytes of all values, without a period that fits a buffer.
-struct Noise(u64);
-
-impl Noise {
-    fn new() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn next(&mut self, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(length + 8);
-        while bytes.len() < length {
-            // xorshift64
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            bytes.extend(self.0.to_le_bytes());
-        }
-        bytes.truncate(length);
-        bytes
-    }
-}
-
 /// Nomad's command line sends chunks of 2 KiB.
 async fn send_noise(requests: &Requests, total: usize) {
-    let mut noise = Noise::new();
+    let mut noise = Random::new(SEED);
     for _ in 0..total / 2048 {
-        requests.send(stdin(&noise.next(2048), false)).await.must("a session that takes input");
+        requests.send(stdin(&noise.bytes(2048), false)).await.must("a session that takes input");
     }
     requests.send(stdin(&[], true)).await.must("a session that takes input");
 }
@@ -57,13 +38,13 @@ async fn send_noise(requests: &Requests, total: usize) {
 /// Reads the answers to the end. Returns the number of bytes of standard output, the position of the first wrong byte,
 /// and the exit code.
 async fn take_noise(answers: &mut Streaming<ExecTaskStreamingResponse>) -> (usize, Option<usize>, i32) {
-    let (mut noise, mut pending) = (Noise::new(), Vec::new());
+    let (mut noise, mut pending) = (Random::new(SEED), Vec::new());
     let (mut count, mut wrong, mut code) = (0, None, -1);
     while let Some(message) = answers.message().await.must("the session") {
         let data = message.stdout.map(|stdout| stdout.data).unwrap_or_default();
         for byte in data {
             if pending.is_empty() {
-                pending = noise.next(2048);
+                pending = noise.bytes(2048);
                 pending.reverse();
             }
             if pending.pop() != Some(byte) && wrong.is_none() {
@@ -120,11 +101,11 @@ async fn a_command_that_does_not_read_blocks_the_client() {
     plugin.sh(&task, "mkfifo /tmp/go 2>/dev/null || mknod /tmp/go p").await;
     let memory = Memory::of(&plugin);
     let (requests, mut answers) = plugin.exec_raw(task.id(), &["/bin/sh", "-c", "read x </tmp/go; exec cat"]).await;
-    let mut noise = Noise::new();
+    let mut noise = Random::new(SEED);
     let mut sent = 0;
     // Until no data moves any more.
     while sent < MUCH {
-        let message = stdin(&noise.next(2048), false);
+        let message = stdin(&noise.bytes(2048), false);
         match tokio::time::timeout(patient(Duration::from_millis(500)), requests.reserve()).await {
             Ok(permit) => permit.must("a session that takes input").send(message),
             Err(_) => break,

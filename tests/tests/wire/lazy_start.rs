@@ -13,6 +13,7 @@ use fixtures::{
     image::{Compression, Entry, Layer, archive},
     must::Must,
     process,
+    random::Random,
     registry::{Action, Fault, Registry},
     wait::{eventually, seconds},
 };
@@ -340,26 +341,6 @@ async fn kills_of_plugins_and_monitors_never_show_a_wrong_byte() {
         operator::run(&node, &["image", "prune"]).await.well();
     }
     node.finish(plugin).await;
-}
-
-/// Numbers that look random and are the same each time (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(length).collect()
-    }
 }
 
 /// A native image with the files as a layout, and the lines that a container prints for them.

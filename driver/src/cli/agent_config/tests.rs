@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use fixtures::documents;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
@@ -12,7 +13,6 @@ use super::{
 use crate::{
     cli::failure::Failure,
     config::PluginConfig,
-    generated,
     name::DriverName::{self, Docker, OciRs},
 };
 
@@ -216,7 +216,7 @@ fn an_error_of_the_block_has_file_line_and_option_and_no_value() {
 fn the_plugin_blocks_of_the_documents_are_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let mut count = 0;
-    for (document, block) in generated::blocks("hcl") {
+    for (document, block) in documents::blocks("hcl") {
         let is_ours = BOTH.iter().any(|name| block.contains(&format!("plugin \"{name}\" {{\n")));
         if is_ours {
             let read = read(&write(directory.path(), "agent.hcl", &block), &BOTH);
