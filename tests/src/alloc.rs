@@ -162,7 +162,6 @@ impl Alloc {
         for point in lock(&self.mounts).drain(..) {
             unmount(&point, UnmountFlags::DETACH).ok();
         }
-        lock(&self.groups).values().for_each(TaskGroups::destroy);
         remove_groups(&self.id);
     }
 
@@ -177,7 +176,7 @@ impl Alloc {
     }
 }
 
-/// Removes the cgroups of an allocation whose processes were killed.
+/// Removes the cgroups of an allocation. Its processes were killed.
 pub(crate) fn remove_groups(alloc: &str) {
     // A killed process leaves its cgroup a moment later.
     for _ in 0..100 {

@@ -198,7 +198,11 @@ impl TaskGroups {
 
     /// Freezes the task, as an operator or a checkpoint does.
     pub fn freeze(&self) {
-        self.write_freezer("FROZEN", "1").must("freeze the task");
+        let (file, state) = match mode() {
+            Mode::V1 => ("freezer.state", "FROZEN"),
+            Mode::V2 => ("cgroup.freeze", "1"),
+        };
+        fs::write(self.of("freezer").join(file), state).must("freeze the task");
     }
 
     /// Whether the task is frozen.
@@ -206,23 +210,6 @@ impl TaskGroups {
         match mode() {
             Mode::V1 => self.read("freezer", "freezer.state") == "FROZEN",
             Mode::V2 => self.read("freezer", "cgroup.events").contains("frozen 1"),
-        }
-    }
-
-    fn write_freezer(&self, v1: &str, v2: &str) -> io::Result<()> {
-        let (file, state) = match mode() {
-            Mode::V1 => ("freezer.state", v1),
-            Mode::V2 => ("cgroup.freeze", v2),
-        };
-        fs::write(self.of("freezer").join(file), state)
-    }
-
-    /// Removes the cgroups and their children by force.
-    pub fn destroy(&self) {
-        // A killed process ends only after it is thawed.
-        self.write_freezer("THAWED", "0").ok();
-        for group in &self.own {
-            cgroup::remove(group).ok();
         }
     }
 }

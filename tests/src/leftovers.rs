@@ -1,6 +1,7 @@
 //! What a test process that was killed left on the machine.
 //!
-//! A process locks the directory of each of its nodes. The first node of a process removes those whose lock is free.
+//! A process locks the directory of each of its nodes, and the lock is free when the process has ended. The first node
+//! of a process removes the nodes of ended processes.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +31,7 @@ const LOCK: &str = "owner";
 pub fn claim(root: &Path) -> File {
     let unnamed = root.join("owner.new");
     let file = File::create(&unnamed).must("a file for the node's lock");
-    // Before it has its name: a file with that name whose lock is free belongs to a process that has ended.
+    // Before it has its name: another process takes a file with that name and a free lock for that of an ended process.
     flock(&file, FlockOperation::NonBlockingLockExclusive).must("lock the node");
     fs::rename(unnamed, root.join(LOCK)).must("name the node's lock");
     file

@@ -3,7 +3,10 @@
 use std::{ffi::CStr, fs, path::PathBuf};
 
 use e2e::{Agent, Alloc, Context, Failure, Job, Outcome};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount},
+    thread::{CapabilitySet, capabilities},
+};
 
 use serde_json::Value;
 
@@ -166,11 +169,7 @@ fn of_our_plugin_has_a_limit(env: &Env) -> Outcome {
 
 /// Whether the agent can let a mounted ext4 file system grow: whether it has `CAP_SYS_RESOURCE`.
 fn grows_ext4() -> Outcome<bool> {
-    const SYS_RESOURCE: u32 = 24;
-    let status = fs::read_to_string("/proc/self/status")?;
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
-    let effective = u64::from_str_radix(effective.trim(), 16).unwrap_or_default();
-    Ok(effective & (1 << SYS_RESOURCE) != 0)
+    Ok(capabilities(None)?.effective.contains(CapabilitySet::SYS_RESOURCE))
 }
 
 /// The volume of the documentation that is filled from an image, with the image and a directory of the test registry.
