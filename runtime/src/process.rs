@@ -13,7 +13,7 @@ use std::{
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     io::Errno,
-    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_open, pidfd_send_signal, waitid},
     time::Timespec,
 };
 use serde::{Deserialize, Serialize};
@@ -157,10 +157,15 @@ impl ProcessRef {
 
     /// Reaps the process if it is an ended child of this process.
     pub fn reap(&self) -> io::Result<()> {
+        self.reap_with_status().map(drop)
+    }
+
+    /// The same, and tells how the process ended. `None`: it was reaped before, or is no ended child of this process.
+    pub(crate) fn reap_with_status(&self) -> io::Result<Option<WaitIdStatus>> {
         match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
             // BADF: the process had been reaped before (`gone`).
-            Ok(_) | Err(Errno::CHILD | Errno::BADF) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(Errno::CHILD | Errno::BADF) => Ok(None),
+            status => Ok(status?),
         }
     }
 }

@@ -78,19 +78,14 @@ pub fn usage(file: &File, project: u32) -> io::Result<ProjectUsage> {
     sys::project_usage(file.as_fd(), project)
 }
 
-/// Sets the limit of a project in bytes.
-pub fn set_limit(file: &File, project: u32, bytes: u64) -> io::Result<()> {
-    sys::set_project_limit(file.as_fd(), project, bytes)
-}
-
-/// Sets the limits of a project: bytes, and files.
-pub(crate) fn set_limits(file: &File, project: u32, bytes: u64, inodes: u64) -> io::Result<()> {
+/// Sets the limits of a project: of its bytes, and of its files if that is given.
+pub fn set_limits(file: &File, project: u32, bytes: u64, inodes: Option<u64>) -> io::Result<()> {
     sys::set_project_limits(file.as_fd(), project, bytes, inodes)
 }
 
 /// Removes the limits of a project. Without quotas there are none.
 pub fn remove_limits(file: &File, project: u32) -> io::Result<()> {
-    match sys::set_project_limits(file.as_fd(), project, 0, 0) {
+    match sys::set_project_limits(file.as_fd(), project, 0, Some(0)) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) || error.kind() == io::ErrorKind::Unsupported => Ok(()),
         removed => removed,
     }

@@ -29,7 +29,7 @@ pub fn assign(place: &Place, directory: &File, bytes: u64) -> Result<(), PluginE
         return Err(PluginError::new(problem));
     };
     failpoint::at("volume-before-limit");
-    Ok(project_quota::set_limit(directory, project, bytes).context(action)?)
+    Ok(project_quota::set_limits(directory, project, bytes, None).context(action)?)
 }
 
 /// Makes sure that the limit of a complete volume holds. Its quota may have been switched off meanwhile.
@@ -41,7 +41,7 @@ pub fn enforce(place: &Place, directory: &Path, bytes: u64) -> Result<(), Plugin
         return Err(lost(directory));
     }
     if project_quota::usage(&opened, project).context(action)?.limit != bytes {
-        project_quota::set_limit(&opened, project, bytes).context(action)?;
+        project_quota::set_limits(&opened, project, bytes, None).context(action)?;
     }
     Ok(())
 }

@@ -90,18 +90,16 @@ impl<'a> LogDrain<'a> {
     pub fn until_end(&mut self) -> io::Result<()> {
         while !self.init.ended() {
             let (init, rest) = (self.init, self.rest);
-            let end = PollFd::new(&init.pidfd, PollFlags::IN);
             let revive = self.helpers.revive(init);
-            let helpers = self.helpers.awaited(revive);
+            let mut ends = vec![PollFd::new(&init.pidfd, PollFlags::IN)];
+            ends.extend(self.helpers.awaited(revive));
             if let Some(watcher) = &self.watcher {
-                let watcher = PollFd::new(&watcher.pidfd, PollFlags::IN);
-                wait(&mut [end, watcher].into_iter().chain(helpers).collect::<Vec<_>>(), revive)?;
+                ends.push(PollFd::new(&watcher.pidfd, PollFlags::IN));
+                wait(&mut ends, revive)?;
             } else {
                 let filled = self.fifos.iter().map(|fifo| PollFd::new(&fifo.held.both, PollFlags::IN));
-                wait(&mut [end].into_iter().chain(helpers).chain(filled).collect::<Vec<_>>(), revive)?;
-                let end = PollFd::new(&init.pidfd, PollFlags::IN);
-                let ends = [end].into_iter().chain(self.helpers.awaited(revive));
-                wait(&mut ends.collect::<Vec<_>>(), Some(revive.map_or(rest, |revive| revive.min(rest))))?;
+                wait(&mut ends.iter().cloned().chain(filled).collect::<Vec<_>>(), revive)?;
+                wait(&mut ends, Some(revive.map_or(rest, |revive| revive.min(rest))))?;
             }
             self.look()?;
         }

@@ -21,7 +21,7 @@ use confinement::{Confinement, Files, OwnCalls, calls};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::retry_on_intr,
-    process::{Pid, PidfdFlags, PidfdGetfdFlags, WaitId, WaitIdOptions, getpid, pidfd_getfd, pidfd_open, waitid},
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, WaitIdStatus, getpid, pidfd_getfd, pidfd_open},
     thread::CapabilitySet,
 };
 
@@ -103,12 +103,11 @@ impl GuardedLayers {
 
     /// Whether the guard, which has ended, saw the end of the container, or the plugin ended it.
     fn guard_knows_its_end(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        match waitid(WaitId::PidFd(self.guard.pidfd.as_fd()), options) {
-            Ok(Some(status)) => status.exit_status().is_some() || status.terminating_signal() == Some(NO_GUARD_NEEDED),
-            // It was reaped together with other children.
-            Ok(None) | Err(_) => false,
-        }
+        let knows = |status: WaitIdStatus| {
+            status.exit_status().is_some() || status.terminating_signal() == Some(NO_GUARD_NEEDED)
+        };
+        // Without a status it was reaped together with other children.
+        self.guard.reap_with_status().ok().flatten().is_some_and(knows)
     }
 
     /// Waits for the end of the guard. The container has ended.

@@ -3,16 +3,14 @@
 use std::{
     fs::File,
     io::{self, Write},
-    os::{fd::AsFd, unix::process::CommandExt},
+    os::unix::process::CommandExt,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use rustix::{
     fs::{CWD, Mode, mkfifoat},
-    io::Errno,
     pipe::{PipeFlags, pipe_with},
-    process::{WaitId, WaitIdOptions, waitid},
 };
 
 use crate::{
@@ -144,11 +142,8 @@ impl Helper {
             return;
         }
         self.early_ends = if self.started.elapsed() < EARLY { self.early_ends.saturating_add(1) } else { 0 };
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        let status = match waitid(WaitId::PidFd(self.process.pidfd.as_fd()), options) {
+        let status = match self.process.reap_with_status() {
             Ok(status) => status.and_then(|status| status.exit_status()),
-            // Reaped already.
-            Err(Errno::CHILD) => None,
             Err(error) => {
                 drop(writeln!(io::stderr(), "reaping the log relay: {error}"));
                 None

@@ -70,7 +70,7 @@ impl SizedLayer {
         let Some(project) = taken else { return Ok(None) };
         failpoint::at("creator-before-limit");
         let limit = bytes.saturating_add(DIRECTORIES);
-        project_quota::set_limits(&directory, project, limit, files(bytes)).context(name)?;
+        project_quota::set_limits(&directory, project, limit, Some(files(bytes))).context(name)?;
         failpoint::at("creator-after-limit");
         Ok(Some(Self(clone_one(&path).context(name)?)))
     }

@@ -32,9 +32,7 @@ pub(crate) use process::{
     peek_ended_child, replace_command_line, unshare_children_pids, unshare_mounts,
 };
 pub use quota::ProjectUsage;
-pub(crate) use quota::{
-    enforces_projects, project_of, project_usage, set_project, set_project_limit, set_project_limits,
-};
+pub(crate) use quota::{enforces_projects, project_of, project_usage, set_project, set_project_limits};
 pub(crate) use read_signal::{announce_no_reads, announce_reads, take_signal};
 pub(crate) use signal::{block_signals, default_signals, realtime_signal, wait_for_any_signal};
 pub(crate) use user_namespace::{

@@ -110,18 +110,19 @@ pub(crate) fn project_usage(file: BorrowedFd<'_>, project: u32) -> io::Result<Pr
     Ok(ProjectUsage { bytes: found.bytes, inodes: found.inodes, limit: found.hard_limit.saturating_mul(UNIT) })
 }
 
-/// Sets the limit of a project in bytes. 0 removes it.
-pub(crate) fn set_project_limit(file: BorrowedFd<'_>, project: u32, bytes: u64) -> io::Result<()> {
+/// Sets the limits of a project: of its bytes, and of its files if that is given. 0 removes a limit.
+pub(crate) fn set_project_limits(
+    file: BorrowedFd<'_>,
+    project: u32,
+    bytes: u64,
+    inodes: Option<u64>,
+) -> io::Result<()> {
     let limit = bytes / UNIT;
     let mut wanted = Quota { hard_limit: limit, soft_limit: limit, valid: BLOCK_LIMITS, ..Quota::default() };
-    quotactl(file, Q_SETQUOTA, project, &mut wanted)
-}
-
-/// Sets the limits of a project, of its bytes and of its files. 0 removes a limit.
-pub(crate) fn set_project_limits(file: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> io::Result<()> {
-    let (limit, valid) = (bytes / UNIT, BLOCK_LIMITS | INODE_LIMITS);
-    let mut wanted =
-        Quota { hard_limit: limit, soft_limit: limit, inode_limits: [inodes; 2], valid, ..Quota::default() };
+    if let Some(inodes) = inodes {
+        wanted.inode_limits = [inodes; 2];
+        wanted.valid |= INODE_LIMITS;
+    }
     quotactl(file, Q_SETQUOTA, project, &mut wanted)
 }
 
