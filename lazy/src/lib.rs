@@ -36,7 +36,7 @@ mod worker;
 
 pub use error::LazyError;
 pub use observer::{LazyEvent, Observer};
-pub use partial::{CHUNK, Description, PartialLayer};
+pub use partial::{CHUNK, Description, IMAGE, PartialLayer};
 pub use probe::probe;
 pub use service::{Hurry, Lazy, ServiceLock, StartWaits};
 pub use source::{Source, SourceError, Sources};

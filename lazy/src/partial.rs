@@ -35,8 +35,8 @@ use crate::{
 /// Bytes of a chunk: what is fetched and verified together.
 pub const CHUNK: u64 = 128 << 10;
 
-/// The image of a layer.
-const IMAGE: &str = "fs.erofs";
+/// The name of the file with the image of a layer, in the directory of the layer.
+pub const IMAGE: &str = "fs.erofs";
 const RECORD: &str = "partial.json";
 const PRESENT: &str = "present";
 /// The version of the record.

@@ -2,9 +2,8 @@
 //!
 //! Reads that wait come first, the oldest of them first of all. The chunks that a profile names come next. The start of
 //! a task waits for all of them, so their order does not matter, and few large requests are better than many small
-//! ones.
-//! The rest streams in the background, in the order of the file. A background job reserves no chunk: a read that waits
-//! for one of its chunks is served by a job of its own.
+//! ones. The rest streams in the background, in the order of the file. A background job reserves no chunk: a read that
+//! waits for one of its chunks is served by a job of its own.
 
 use std::{
     ops::Range,
@@ -118,12 +117,8 @@ impl Plan {
         if self.retries.is_some_and(|(_, stream)| stream > now) {
             return None;
         }
-        while let Some(chunks) = self.first.last() {
-            if self.has_all(chunks.clone()) {
-                self.first.pop();
-                continue;
-            }
-            break;
+        while self.first.last().is_some_and(|chunks| self.has_all(chunks.clone())) {
+            self.first.pop();
         }
         let free = |chunk: &usize| !self.present[*chunk] && !self.reserved[*chunk];
         let mut parts = self.first.iter().rev();

@@ -23,7 +23,8 @@ use crate::{
 /// How often the progress of the layer is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A service whose sources failed must deliver a byte in this time, or the pull downloads the layer itself.
+/// After a failure of the sources, the service must deliver a byte in this time. Otherwise the pull downloads the
+/// layer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What became of the attempt to get a layer from the service.
@@ -50,7 +51,8 @@ impl Puller {
         layer: &LayerRecord,
         meter: &LayerMeter,
     ) -> Result<Joined, StoreError> {
-        let image = image_of(&self.local.partial_directory(layer));
+        let directory = self.local.partial_directory(layer);
+        let image = image_of(&directory);
         let Some(Streaming { lazy, mut failures }) = self.partial.streaming(&image) else {
             return Ok(Joined::NotServed);
         };
@@ -62,12 +64,9 @@ impl Puller {
             // Before the look at the disk: a change after it is not missed.
             let mut changed = pin!(self.partial.changed.notified());
             changed.as_mut().enable();
-            let (local, wanted, directory) = (Arc::clone(&self.local), layer.clone(), image.clone());
-            let (complete, incomplete) = blocking(move || {
-                let directory = directory.parent().unwrap_or(&directory);
-                Ok((local.has_layer_for_blob(&wanted)?, LocalStore::is_incomplete(directory)))
-            })
-            .await?;
+            let (local, wanted, directory) = (Arc::clone(&self.local), layer.clone(), directory.clone());
+            let looked = move || Ok((local.has_layer_for_blob(&wanted)?, LocalStore::is_incomplete(&directory)));
+            let (complete, incomplete) = blocking(looked).await?;
             if complete {
                 meter.add_missing();
                 return Ok(Joined::Complete);

@@ -105,7 +105,7 @@ pub(super) struct Served {
     pub(super) refused: Option<String>,
 }
 
-/// A layer whose data this process fetches.
+/// A layer that this process fetches while tasks use it.
 pub(super) struct Streaming {
     pub(super) lazy: Arc<Lazy>,
     /// How often no source delivered so far.
@@ -229,7 +229,7 @@ pub(super) fn running(lazy: Lazy) -> Result<Service, LazyError> {
 
 /// The image file of a partial layer.
 pub(super) fn image_of(directory: &Path) -> PathBuf {
-    directory.join("fs.erofs")
+    directory.join(lazy::IMAGE)
 }
 
 impl fmt::Debug for PartialLayers {
