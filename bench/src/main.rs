@@ -45,7 +45,7 @@ struct Arguments {
 
 /// Rounds of the cases of pulls, unless others are asked for.
 const PULL_ROUNDS: usize = 5;
-/// The same for `readiness`, whose pulls are long.
+/// Rounds of `readiness`, unless others are asked for. Its pulls take minutes.
 const READINESS_ROUNDS: usize = 1;
 
 const CASES: [&str; 12] = [

@@ -1,4 +1,4 @@
-//! The services whose first answer is awaited, all of Debian's packages.
+//! The services of the benchmark: a static server, Django and Tomcat of Debian's packages.
 
 use std::{fmt, str::FromStr};
 

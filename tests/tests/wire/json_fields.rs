@@ -54,7 +54,7 @@ async fn the_document_lists_the_fields_that_commands_print() {
     let task = task.option("network_mode", json!("host")).sh("sleep 1000").build(&mut plugin).await;
     plugin.started(&task).await;
     let image = images.busybox();
-    // Each command, and the commands whose fields are in its fields.
+    // Each command, and the commands that it repeats the fields of.
     let commands: [(&str, &[&str], &[&str]); 18] = [
         ("ps", &["ps"], &[]),
         ("inspect", &["inspect", "web"], &["ps"]),
