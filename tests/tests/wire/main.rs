@@ -6,6 +6,7 @@ mod bad_input;
 mod base;
 mod broken_nodes;
 mod cdi;
+mod cdi_hooks;
 mod cdi_interfaces;
 mod commands;
 mod commands_in_tasks;
