@@ -54,8 +54,8 @@ pub use cgroup::{
     usage::{BlockIo, Pressure, Stall, Usage},
 };
 pub use containers::{
-    ContainerLogs, ContainerState, ContainerView, LayerUse, NetworkUsage, Observer, Running, Runtime, StartOptions,
-    StatsReader, Status, TaskWatch, Traffic, Undelivered, UsageSource, containers, layer_image_problem,
+    ContainerLogs, ContainerState, ContainerView, LayerUse, Mark, NetworkUsage, Observer, Running, Runtime,
+    StartOptions, StatsReader, Status, TaskWatch, Traffic, Undelivered, UsageSource, containers, layer_image_problem,
 };
 pub use dispatch::run_role;
 pub use engine::LIBCONTAINER_VERSION;

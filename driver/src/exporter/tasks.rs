@@ -120,6 +120,7 @@ fn sample_one(
         usage: found.as_ref().map(|known| known.source.read()),
         network,
         layer: sizes.layer(&state.container),
+        layer_limit: found.as_ref().and_then(|known| known.source.layer_limit()),
         restarts: info.restarts(),
         execs,
         execs_running,

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use runtime::{ContainerLogs, Running, Runtime, TerminalHold, plan::ContainerId};
+use runtime::{ContainerLogs, Mark, Running, Runtime, TerminalHold, plan::ContainerId};
 use rustix::{
     fs::{FileType, OFlags, fstat},
     io::{Errno, read, write},
@@ -78,7 +78,7 @@ pub async fn keep(
 /// Reports that the terminal was hung up, once in the container's life. A mark in the container's directory says that
 /// it was reported.
 fn report_hang_up(runtime: Runtime, container: ContainerId, events: &TaskEvents) {
-    events.emit_at_delivery(move || match runtime.mark_hang_up(&container) {
+    events.emit_at_delivery(move || match runtime.mark(&container, Mark::HangUp) {
         Ok(true) => {
             tracing::warn!(%container, "the terminal was hung up: plugin and monitor were dead at once");
             let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were both \

@@ -29,6 +29,8 @@ pub struct TaskSample {
     pub network: Option<(Arc<TaskLabels>, NetworkUsage)>,
     /// The writable layer, once it was measured.
     pub layer: Option<LayerSample>,
+    /// The limit of the writable layer in bytes.
+    pub layer_limit: Option<u64>,
     /// Further starts of the same task of the allocation, since this plugin process began.
     pub restarts: u64,
     /// Commands that were executed in the task.
@@ -166,6 +168,9 @@ const TASK: &[TaskMetric] = &[
     ),
     gauge("oci_rs_task_writable_layer_bytes", "disk space of the writable layer, when it was last measured", |task| {
         task.layer.map(|layer| Value::Int(layer.bytes))
+    }),
+    gauge("oci_rs_task_writable_layer_limit_bytes", "limit of the writable layer; missing without a limit", |task| {
+        task.layer_limit.map(Value::Int)
     }),
     gauge(
         "oci_rs_task_writable_layer_measured_seconds",

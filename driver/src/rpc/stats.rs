@@ -63,7 +63,7 @@ async fn send(
         let (read, full, returned) = read(reader).await?;
         reader = returned;
         if let Some(limit) = full {
-            task.info().tell_full_layer(&node.events, limit);
+            task.info().tell_full_layer(node, &state.container, limit);
         }
         let rates = sampler.rates(Instant::now(), &read, node.compute);
         let stats = convert::task_stats(task_id, SystemTime::now(), &read, rates);

@@ -8,12 +8,13 @@ use std::{
     },
 };
 
-use runtime::plan::ContainerId;
+use runtime::{Mark, plan::ContainerId};
 
 use super::driver_state::DriverState;
 use crate::{
     events::{Events, TaskEvents},
     metrics::TaskLabels,
+    node::Node,
     plan::NomadTask,
 };
 
@@ -128,16 +129,26 @@ impl TaskInfo {
         drop(self.state.set(state));
     }
 
-    /// Emits once that the writable layer has reached its limit in bytes.
-    pub fn tell_full_layer(&self, events: &Events, limit: u64) {
-        if !self.told_full_layer.swap(true, Ordering::Relaxed) {
-            let text = format!(
-                "The task's writable layer is full: it has reached its limit of {:.1} MiB (`size` in `storage_opt`, or \
-                 the plugin's `writable_layer`), and the task can write no more files there",
-                limit as f64 / 1_048_576.0
-            );
-            self.events(events).emit(text, [("limit_bytes", limit.to_string())]);
+    /// Emits that the container's writable layer has reached its limit in bytes, once in the container's life.
+    pub fn tell_full_layer(&self, node: &Node, container: &ContainerId, limit: u64) {
+        if self.told_full_layer.swap(true, Ordering::Relaxed) {
+            return;
         }
+        let (runtime, container) = (node.runtime.clone(), container.clone());
+        self.events(&node.events).emit_at_delivery(move || match runtime.mark(&container, Mark::FullLayer) {
+            Ok(false) => None,
+            marked => {
+                if let Err(error) = marked {
+                    tracing::warn!(%container, %error, "a full writable layer may be reported twice");
+                }
+                let text = format!(
+                    "The task's writable layer is full: it has reached its limit of {:.1} MiB (`size` in \
+                     `storage_opt`, or the plugin's `writable_layer`), and the task can write no more files there",
+                    limit as f64 / 1_048_576.0
+                );
+                Some((text, vec![("limit_bytes", limit.to_string())]))
+            }
+        });
     }
 
     /// The sender of this task's events.

@@ -3,9 +3,13 @@
 //! Kernels differ in their files: some have no swap accounting, no counter of kernel memory, or no peak (before 5.19).
 //! A missing file or line means "not measured" or zero, never an error.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{fs::File, os::unix::fs::FileExt, sync::OnceLock};
 
-use super::{container::Cgroups, flat_keyed::field, version::Version};
+use super::{
+    container::Cgroups,
+    flat_keyed::{field, fields},
+    version::Version,
+};
 
 /// CPU usage since the container's cgroup was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,9 +66,13 @@ pub struct Stats {
 #[derive(Debug)]
 pub(crate) struct Counters {
     version: Version,
-    /// Files by their names, which are unique over all controllers.
-    files: Vec<(&'static str, File)>,
+    files: Vec<NamedFile>,
+    /// Files that only metrics show. The first reading for metrics opens them.
+    more: OnceLock<Vec<NamedFile>>,
 }
+
+/// A file by its name, which is unique over all controllers.
+type NamedFile = (&'static str, File);
 
 /// Controllers and files of cgroup v1.
 const V1_FILES: [(&str, &str); 10] = [
@@ -98,137 +106,176 @@ impl Counters {
             Version::V1 => &V1_FILES,
             Version::V2 => &V2_FILES,
         };
-        let open = |(controller, name): &(&str, &'static str)| {
-            Some((*name, File::open(cgroups.path_of(controller)?.join(name)).ok()?))
-        };
-        Self { version: cgroups.version, files: names.iter().filter_map(open).collect() }
+        Self { version: cgroups.version, files: open_all(cgroups, names), more: OnceLock::new() }
     }
 
-    /// Reads all files.
+    /// Reads the files for the agent's statistics.
     pub fn read(&self) -> Stats {
-        stats_of(self.version, &|_: &str, name: &str| self.text(name))
+        let read = |_: &str, name: &str, buffer: &mut Vec<u8>| {
+            find(&self.files, name).map_or(0, |file| read_whole(file, buffer))
+        };
+        stats_of(self.version, &mut Texts::new(read))
     }
 
-    /// The current content of one of the files.
-    pub(super) fn text(&self, name: &str) -> Option<String> {
-        let (_, file) = self.files.iter().find(|(known, _)| *known == name)?;
-        read_whole(file).ok()
+    /// The open file with this name. The first call also opens the files that only metrics show.
+    pub(super) fn file(&self, name: &str, cgroups: &Cgroups, more: &[(&str, &'static str)]) -> Option<&File> {
+        find(&self.files, name).or_else(|| find(self.more.get_or_init(|| open_all(cgroups, more)), name))
     }
 }
 
+/// Opens those of the files that exist.
+fn open_all(cgroups: &Cgroups, names: &[(&str, &'static str)]) -> Vec<NamedFile> {
+    let open = |(controller, name): &(&str, &'static str)| {
+        Some((*name, File::open(cgroups.path_of(controller)?.join(name)).ok()?))
+    };
+    names.iter().filter_map(open).collect()
+}
+
+fn find<'f>(files: &'f [NamedFile], name: &str) -> Option<&'f File> {
+    files.iter().find(|(known, _)| *known == name).map(|(_, file)| file)
+}
+
 /// The usage that these files tell.
-pub(super) fn stats_of(version: Version, file: &impl Files) -> Stats {
+pub(super) fn stats_of(version: Version, texts: &mut Texts<impl Source>) -> Stats {
     let (cpu, memory, oom) = match version {
-        Version::V1 => (cpu_v1(file), memory_v1(file), file("memory", "memory.oom_control")),
-        Version::V2 => (cpu_v2(file), memory_v2(file), file("memory", "memory.events")),
+        Version::V1 => (cpu_v1(texts), memory_v1(texts), texts.get("memory", "memory.oom_control")),
+        Version::V2 => (cpu_v2(texts), memory_v2(texts), texts.get("memory", "memory.events")),
     };
     Stats {
         cpu,
         memory,
         cgroup_v2: version == Version::V2,
-        oom_kills: oom.and_then(|text| field(&text, "oom_kill")).unwrap_or(0),
-        pids: number(file("pids", "pids.current")).unwrap_or(0),
+        oom_kills: field(oom, "oom_kill").unwrap_or(0),
+        pids: number(texts.get("pids", "pids.current")).unwrap_or(0),
     }
 }
 
-/// The current content of a kernel file, from its beginning. The kernel makes the text of such a file at once, so a
-/// read that does not fill the buffer has reached the end.
-pub(super) fn read_whole(file: &File) -> io::Result<String> {
-    let mut text = Vec::new();
-    let mut buffer = [0; 8192];
+/// A function that reads the file of a controller into a buffer, and returns the length of its text. Without the file,
+/// that is 0.
+pub(super) trait Source: Fn(&str, &str, &mut Vec<u8>) -> usize {}
+impl<F: Fn(&str, &str, &mut Vec<u8>) -> usize> Source for F {}
+
+/// The texts of a container's files, read one after the other into the same memory: a scrape of metrics reads
+/// thousands of files on several threads, which would wait for each other to allocate memory.
+pub(super) struct Texts<S> {
+    source: S,
+    buffer: Vec<u8>,
+}
+
+impl<S: Source> Texts<S> {
+    pub fn new(source: S) -> Self {
+        Self { source, buffer: Vec::new() }
+    }
+
+    /// The current text of a file; empty if the file is missing.
+    pub fn get(&mut self, controller: &str, name: &str) -> &str {
+        let length = (self.source)(controller, name, &mut self.buffer);
+        self.buffer.get(..length).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
+    }
+}
+
+/// Reads a kernel file from its beginning into the buffer, which grows as needed, and returns the length of the text.
+/// The kernel makes the text of such a file at once, so a read that does not fill the buffer has reached the end.
+pub(super) fn read_whole(file: &File, buffer: &mut Vec<u8>) -> usize {
+    const CHUNK: usize = 8192;
+    let mut length = 0;
     loop {
-        let length = file.read_at(&mut buffer, text.len() as u64)?;
-        text.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        if buffer.len() == length {
+            buffer.resize(length + CHUNK, 0);
+        }
+        let Ok(read) = file.read_at(buffer.get_mut(length..).unwrap_or_default(), length as u64) else { return 0 };
+        length += read;
         if length < buffer.len() {
-            return String::from_utf8(text).map_err(io::Error::other);
+            return length;
         }
     }
 }
 
-fn number(text: Option<String>) -> Option<u64> {
-    text?.trim().parse().ok()
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
 }
 
 /// Nanoseconds in one tick of `cpuacct.stat`. A tick is 1/100 s in every interface to user space (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
 const MICROSECOND_NS: u64 = 1000;
 
-/// A function from a controller and a file name to the text of the file.
-pub(super) trait Files: Fn(&str, &str) -> Option<String> {}
-impl<F: Fn(&str, &str) -> Option<String>> Files for F {}
-
 /// The whole time is exact. The split is in ticks: since Linux 5.17 scaled to the whole time, before only sampled.
 /// `cpuacct.usage_user` and `cpuacct.usage_sys` are sampled on every kernel, and their sum can be half or twice the
 /// whole time of a task that runs for short moments.
-fn cpu_v1(file: &impl Files) -> CpuStats {
-    let ticks = file("cpuacct", "cpuacct.stat").unwrap_or_default();
-    let user_ns = field(&ticks, "user").unwrap_or(0) * TICK_NS;
-    let system_ns = field(&ticks, "system").unwrap_or(0) * TICK_NS;
-    let throttling = file("cpu", "cpu.stat").unwrap_or_default();
+fn cpu_v1(texts: &mut Texts<impl Source>) -> CpuStats {
+    let [user, system] = fields(texts.get("cpuacct", "cpuacct.stat"), ["user", "system"]);
+    let (user_ns, system_ns) = (user.unwrap_or(0) * TICK_NS, system.unwrap_or(0) * TICK_NS);
+    let [periods, throttled] = fields(texts.get("cpu", "cpu.stat"), ["nr_throttled", "throttled_time"]);
     CpuStats {
-        total_ns: number(file("cpuacct", "cpuacct.usage")).unwrap_or(user_ns + system_ns),
+        total_ns: number(texts.get("cpuacct", "cpuacct.usage")).unwrap_or(user_ns + system_ns),
         user_ns,
         system_ns,
-        throttled_periods: field(&throttling, "nr_throttled").unwrap_or(0),
-        throttled_ns: field(&throttling, "throttled_time").unwrap_or(0),
+        throttled_periods: periods.unwrap_or(0),
+        throttled_ns: throttled.unwrap_or(0),
     }
 }
 
-fn cpu_v2(file: &impl Files) -> CpuStats {
-    let stat = file("cpu", "cpu.stat").unwrap_or_default();
-    let nanoseconds = |name: &str| field(&stat, name).unwrap_or(0) * MICROSECOND_NS;
+fn cpu_v2(texts: &mut Texts<impl Source>) -> CpuStats {
+    let names = ["usage_usec", "user_usec", "system_usec", "throttled_usec", "nr_throttled"];
+    let [total, user, system, throttled, periods] = fields(texts.get("cpu", "cpu.stat"), names).map(|n| n.unwrap_or(0));
     CpuStats {
-        total_ns: nanoseconds("usage_usec"),
-        user_ns: nanoseconds("user_usec"),
-        system_ns: nanoseconds("system_usec"),
-        throttled_periods: field(&stat, "nr_throttled").unwrap_or(0),
-        throttled_ns: nanoseconds("throttled_usec"),
+        total_ns: total * MICROSECOND_NS,
+        user_ns: user * MICROSECOND_NS,
+        system_ns: system * MICROSECOND_NS,
+        throttled_periods: periods,
+        throttled_ns: throttled * MICROSECOND_NS,
     }
 }
 
-fn memory_v1(file: &impl Files) -> MemoryStats {
-    let stat = file("memory", "memory.stat").unwrap_or_default();
+fn memory_v1(texts: &mut Texts<impl Source>) -> MemoryStats {
     // The values with the prefix `total_` include the cgroups below.
-    let with_children = |name: &str| field(&stat, &format!("total_{name}")).or_else(|| field(&stat, name)).unwrap_or(0);
+    let names = ["total_rss", "rss", "total_cache", "cache", "total_swap", "swap", "hierarchical_memory_limit"];
+    let [total_rss, rss, total_cache, cache, total_swap, swap, limit] =
+        fields(texts.get("memory", "memory.stat"), names);
     MemoryStats {
-        usage: number(file("memory", "memory.usage_in_bytes")).unwrap_or(0),
-        rss: with_children("rss"),
-        cache: with_children("cache"),
-        swap: with_children("swap"),
-        max_usage: number(file("memory", "memory.max_usage_in_bytes")),
-        kernel: number(file("memory", "memory.kmem.usage_in_bytes")),
-        kernel_max: number(file("memory", "memory.kmem.max_usage_in_bytes")),
+        usage: number(texts.get("memory", "memory.usage_in_bytes")).unwrap_or(0),
+        rss: total_rss.or(rss).unwrap_or(0),
+        cache: total_cache.or(cache).unwrap_or(0),
+        swap: total_swap.or(swap).unwrap_or(0),
+        max_usage: number(texts.get("memory", "memory.max_usage_in_bytes")),
+        kernel: number(texts.get("memory", "memory.kmem.usage_in_bytes")),
+        kernel_max: number(texts.get("memory", "memory.kmem.max_usage_in_bytes")),
         // Without a limit, the kernel shows the largest number of whole pages.
-        limit: field(&stat, "hierarchical_memory_limit").filter(|limit| *limit < u64::MAX >> 2),
+        limit: limit.filter(|limit| *limit < u64::MAX >> 2),
     }
 }
 
-fn memory_v2(file: &impl Files) -> MemoryStats {
-    let stat = file("memory", "memory.stat").unwrap_or_default();
+fn memory_v2(texts: &mut Texts<impl Source>) -> MemoryStats {
+    let [anon, file, kernel] = fields(texts.get("memory", "memory.stat"), ["anon", "file", "kernel"]);
     MemoryStats {
-        usage: number(file("memory", "memory.current")).unwrap_or(0),
-        rss: field(&stat, "anon").unwrap_or(0),
-        cache: field(&stat, "file").unwrap_or(0),
-        swap: number(file("memory", "memory.swap.current")).unwrap_or(0),
-        max_usage: number(file("memory", "memory.peak")),
-        kernel: field(&stat, "kernel"),
+        usage: number(texts.get("memory", "memory.current")).unwrap_or(0),
+        rss: anon.unwrap_or(0),
+        cache: file.unwrap_or(0),
+        swap: number(texts.get("memory", "memory.swap.current")).unwrap_or(0),
+        max_usage: number(texts.get("memory", "memory.peak")),
+        kernel,
         kernel_max: None,
-        limit: number(file("memory", "memory.max")),
+        limit: number(texts.get("memory", "memory.max")),
     }
+}
+
+/// Texts by their names, for tests.
+#[cfg(test)]
+pub(super) fn texts<'a>(all: &'a [(&'a str, &'a str)]) -> Texts<impl Source + 'a> {
+    Texts::new(move |_: &str, name: &str, buffer: &mut Vec<u8>| {
+        let text = all.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| *text);
+        text.as_bytes().clone_into(buffer);
+        text.len()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Files by controller and name.
-    fn files<'a>(all: &'a [(&'a str, &'a str)]) -> impl Files + Copy + 'a {
-        move |_: &str, name: &str| all.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
-    }
-
     #[test]
     fn v1_files_are_parsed() {
-        let all = files(&[
+        let all = [
             ("cpuacct.usage", "5000000001\n"),
             ("cpuacct.stat", "user 300\nsystem 200\n"),
             ("cpu.stat", "nr_periods 10\nnr_throttled 3\nthrottled_time 777\n"),
@@ -240,7 +287,7 @@ mod tests {
                 "cache 1\nrss 2\nrss_huge 9\nswap 3\nhierarchical_memory_limit 4096\n\
                  total_cache 11\ntotal_rss 12\ntotal_rss_huge 9\ntotal_swap 13\n",
             ),
-        ]);
+        ];
         let expected = CpuStats {
             total_ns: 5_000_000_001,
             user_ns: 3_000_000_000,
@@ -248,7 +295,7 @@ mod tests {
             throttled_periods: 3,
             throttled_ns: 777,
         };
-        assert_eq!(cpu_v1(&all), expected);
+        assert_eq!(cpu_v1(&mut texts(&all)), expected);
         let expected = MemoryStats {
             usage: 1000,
             rss: 12,
@@ -259,18 +306,31 @@ mod tests {
             kernel_max: None,
             limit: Some(4096),
         };
-        assert_eq!(memory_v1(&all), expected);
+        assert_eq!(memory_v1(&mut texts(&all)), expected);
+    }
+
+    #[test]
+    fn a_text_of_any_length_is_read_whole_into_a_used_buffer() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut buffer = Vec::new();
+        for length in [10, 8191, 8192, 8193, 30_000, 0, 3] {
+            let text: Vec<u8> = (0..length).map(|at: u32| at as u8).collect();
+            std::fs::write(directory.path().join("file"), &text).unwrap();
+            let file = File::open(directory.path().join("file")).unwrap();
+            let read = read_whole(&file, &mut buffer);
+            assert_eq!(buffer[..read], text);
+        }
     }
 
     #[test]
     fn v1_files_without_totals_are_parsed() {
-        let memory = memory_v1(&files(&[("memory.stat", "cache 1\nrss 2\nswap 3\n")]));
+        let memory = memory_v1(&mut texts(&[("memory.stat", "cache 1\nrss 2\nswap 3\n")]));
         assert_eq!((memory.rss, memory.cache, memory.swap), (2, 1, 3));
     }
 
     #[test]
     fn v2_files_are_parsed() {
-        let all = files(&[
+        let all = [
             (
                 "cpu.stat",
                 "usage_usec 50\nuser_usec 30\nsystem_usec 20\nnr_periods 4\nnr_throttled 2\nthrottled_usec 9\n",
@@ -280,10 +340,10 @@ mod tests {
             ("memory.peak", "8192\n"),
             ("memory.max", "1048576\n"),
             ("memory.stat", "anon 7\nfile 8\nkernel 9\nkernel_stack 1\n"),
-        ]);
+        ];
         let cpu =
             CpuStats { total_ns: 50_000, user_ns: 30_000, system_ns: 20_000, throttled_periods: 2, throttled_ns: 9000 };
-        assert_eq!(cpu_v2(&all), cpu);
+        assert_eq!(cpu_v2(&mut texts(&all)), cpu);
         let memory = MemoryStats {
             usage: 4096,
             rss: 7,
@@ -294,17 +354,15 @@ mod tests {
             kernel_max: None,
             limit: Some(1 << 20),
         };
-        assert_eq!(memory_v2(&all), memory);
+        assert_eq!(memory_v2(&mut texts(&all)), memory);
     }
 
     #[test]
     fn missing_and_invalid_values_are_not_measured() {
-        for all in [
-            files(&[]),
-            files(&[("memory.peak", "max\n"), ("memory.current", "-1"), ("cpu.stat", "usage_usec x\nuser_usec\n")]),
-        ] {
-            assert_eq!((cpu_v1(&all), cpu_v2(&all)), Default::default());
-            assert_eq!((memory_v1(&all), memory_v2(&all)), Default::default());
+        let invalid = [("memory.peak", "max\n"), ("memory.current", "-1"), ("cpu.stat", "usage_usec x\nuser_usec\n")];
+        for all in [&[][..], &invalid] {
+            assert_eq!((cpu_v1(&mut texts(all)), cpu_v2(&mut texts(all))), Default::default());
+            assert_eq!((memory_v1(&mut texts(all)), memory_v2(&mut texts(all))), Default::default());
         }
         let cgroups = Cgroups { version: Version::V2, members: Vec::new() };
         assert_eq!(Counters::open(&cgroups).read(), Stats { cgroup_v2: true, ..Stats::default() });

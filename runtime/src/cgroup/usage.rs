@@ -1,17 +1,15 @@
 //! All counters of a container's cgroups, read once: for metrics.
 //!
-//! To open and close a file takes the kernel three times as long as to read it. So files that are open for the agent's
-//! statistics are used. The others are opened for each reading, and closed. A missing file or line means "not measured"
+//! To open and close a file takes the kernel three times as long as to read it. So the files that are open for the
+//! agent's statistics are used, and those that only metrics show are opened beside them. Without the agent's
+//! statistics, all files are opened for each reading, and closed. A missing file or line means "not measured"
 //! or zero, never an error, as in [`stats`](super::stats).
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::fs::File;
 
 use super::{
     container::Cgroups,
-    stats::{Counters, Files, Stats, read_whole, stats_of},
+    stats::{Counters, Source, Stats, Texts, read_whole, stats_of},
     version::Version,
 };
 
@@ -62,55 +60,49 @@ pub struct Stall {
 /// Files of v1 that are not read: metrics show no kernel memory of v1.
 const UNUSED: [&str; 2] = ["memory.kmem.usage_in_bytes", "memory.kmem.max_usage_in_bytes"];
 
+/// Controllers and files that only metrics show. A task that makes requests to devices has one more on v1.
+const MORE_V1: [(&str, &str); 1] = [("blkio", BLOCK_BYTES_V1)];
+const MORE_V2: [(&str, &str); 5] = [
+    ("memory", "memory.max"),
+    ("io", "io.stat"),
+    ("cpu", "cpu.pressure"),
+    ("memory", "memory.pressure"),
+    ("io", "io.pressure"),
+];
+const BLOCK_BYTES_V1: &str = "blkio.throttle.io_service_bytes_recursive";
+
 impl Cgroups {
     /// Reads all counters. `open` are files of this container that are open already.
     pub fn usage(&self, open: Option<&Counters>) -> Usage {
-        let mut paths = Vec::new();
-        for cgroup in &self.members {
-            paths.extend(cgroup.controllers.iter().map(|name| (name.as_str(), cgroup.path.as_path())));
-        }
-        let on_v2 = self.members.first().map(|cgroup| cgroup.path.as_path());
-        let file = |controller: &str, name: &str| {
-            if UNUSED.contains(&name) {
-                return None;
-            }
-            if let Some(text) = open.and_then(|open| open.text(name)) {
-                return Some(text);
-            }
-            let directory = match self.version {
-                Version::V2 => on_v2?,
-                Version::V1 => paths.iter().find(|(known, _)| *known == controller)?.1,
-            };
-            read(directory, name)
+        let more: &[_] = match self.version {
+            Version::V1 => &MORE_V1,
+            Version::V2 => &MORE_V2,
         };
-        usage_of(self.version, &file)
+        let read = |controller: &str, name: &str, buffer: &mut Vec<u8>| {
+            if UNUSED.contains(&name) {
+                return 0;
+            }
+            if let Some(file) = open.and_then(|open| open.file(name, self, more)) {
+                return read_whole(file, buffer);
+            }
+            let path = self.path_of(controller).map(|directory| directory.join(name));
+            path.and_then(|path| File::open(path).ok()).map_or(0, |file| read_whole(&file, buffer))
+        };
+        usage_of(self.version, &mut Texts::new(read))
     }
 }
 
 /// The usage that these files tell.
-fn usage_of(version: Version, file: &impl Files) -> Usage {
+fn usage_of(version: Version, texts: &mut Texts<impl Source>) -> Usage {
     let (block, pressure) = match version {
-        Version::V1 => (block_v1(file), None),
-        Version::V2 => (block_v2(file), pressure(file)),
+        Version::V1 => (block_v1(texts), None),
+        Version::V2 => (block_v2(texts), pressure(texts)),
     };
-    Usage { stats: stats_of(version, file), block, pressure }
-}
-
-/// The content of a kernel file.
-fn read(directory: &Path, name: &str) -> Option<String> {
-    let mut path = PathBuf::with_capacity(directory.as_os_str().len() + name.len() + 1);
-    path.push(directory);
-    path.push(name);
-    read_whole(&File::open(path).ok()?).ok()
+    Usage { stats: stats_of(version, texts), block, pressure }
 }
 
 /// Lines such as `8:0 Read 4096`. A container that has made no request to a device has none of them in either file.
-fn block_v1(file: &impl Files) -> BlockIo {
-    let bytes = file("blkio", "blkio.throttle.io_service_bytes_recursive").unwrap_or_default();
-    if !bytes.contains(':') {
-        return BlockIo::default();
-    }
-    let requests = file("blkio", "blkio.throttle.io_serviced_recursive").unwrap_or_default();
+fn block_v1(texts: &mut Texts<impl Source>) -> BlockIo {
     let sum = |text: &str, operation: &str| {
         let numbers = text.lines().filter_map(|line| {
             let mut words = line.split(' ').skip(1);
@@ -118,17 +110,18 @@ fn block_v1(file: &impl Files) -> BlockIo {
         });
         numbers.fold(0, u64::saturating_add)
     };
-    BlockIo {
-        read_bytes: sum(&bytes, "Read"),
-        written_bytes: sum(&bytes, "Write"),
-        reads: sum(&requests, "Read"),
-        writes: sum(&requests, "Write"),
+    let bytes = texts.get("blkio", BLOCK_BYTES_V1);
+    if !bytes.contains(':') {
+        return BlockIo::default();
     }
+    let (read_bytes, written_bytes) = (sum(bytes, "Read"), sum(bytes, "Write"));
+    let requests = texts.get("blkio", "blkio.throttle.io_serviced_recursive");
+    BlockIo { read_bytes, written_bytes, reads: sum(requests, "Read"), writes: sum(requests, "Write") }
 }
 
 /// Lines such as `8:0 rbytes=4096 wbytes=0 rios=1 wios=0`.
-fn block_v2(file: &impl Files) -> BlockIo {
-    let text = file("io", "io.stat").unwrap_or_default();
+fn block_v2(texts: &mut Texts<impl Source>) -> BlockIo {
+    let text = texts.get("io", "io.stat");
     let sum = |key: &str| {
         let values = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
         values.fold(0, u64::saturating_add)
@@ -136,12 +129,13 @@ fn block_v2(file: &impl Files) -> BlockIo {
     BlockIo { read_bytes: sum("rbytes="), written_bytes: sum("wbytes="), reads: sum("rios="), writes: sum("wios=") }
 }
 
-fn pressure(file: &impl Files) -> Option<Pressure> {
-    let stall = |resource: &str| {
-        let text = file(resource, &format!("{resource}.pressure"))?;
-        Some(Stall { some_us: total(&text, "some"), full_us: total(&text, "full") })
+fn pressure(texts: &mut Texts<impl Source>) -> Option<Pressure> {
+    let mut stall = |resource: &str, file: &str| {
+        let text = texts.get(resource, file);
+        (!text.is_empty()).then(|| Stall { some_us: total(text, "some"), full_us: total(text, "full") })
     };
-    Some(Pressure { cpu: stall("cpu")?, memory: stall("memory")?, io: stall("io")? })
+    let (cpu, memory) = (stall("cpu", "cpu.pressure")?, stall("memory", "memory.pressure")?);
+    Some(Pressure { cpu, memory, io: stall("io", "io.pressure")? })
 }
 
 /// The total of a line such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`.
@@ -156,7 +150,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cgroup::container::Cgroup;
+    use crate::cgroup::{container::Cgroup, stats::texts};
 
     /// Files that were replaced show which of them are read.
     #[test]
@@ -180,39 +174,34 @@ mod tests {
             (stats.pids, stats.memory.usage, stats.memory.limit, block.writes)
         };
         assert_eq!(read(Some(&open)), (1, 4096, Some(8192), 4));
-        assert_eq!(read(None), (2, 4096, Some(8192), 4));
-    }
-
-    fn files<'a>(all: &'a [(&'a str, &'a str)]) -> impl Files + 'a {
-        move |_: &str, name: &str| all.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
+        write("memory.max", "4096\n");
+        assert_eq!(read(Some(&open)).2, Some(8192), "the first reading opened it");
+        assert_eq!(read(None), (2, 4096, Some(4096), 4));
     }
 
     #[test]
     fn the_requests_of_all_devices_are_added() {
         let expected = BlockIo { read_bytes: 4097, written_bytes: 8, reads: 3, writes: 1 };
-        let v1 = files(&[
-            (
-                "blkio.throttle.io_service_bytes_recursive",
-                "8:0 Read 4096\n8:0 Write 8\n8:0 Sync 7\n8:0 Total 4104\n8:16 Read 1\nTotal 4105\n",
-            ),
+        let v1 = [
+            (BLOCK_BYTES_V1, "8:0 Read 4096\n8:0 Write 8\n8:0 Sync 7\n8:0 Total 4104\n8:16 Read 1\nTotal 4105\n"),
             ("blkio.throttle.io_serviced_recursive", "8:0 Read 2\n8:0 Write 1\n8:16 Read 1\nTotal 4\n"),
-        ]);
-        assert_eq!(usage_of(Version::V1, &v1).block, expected);
-        let v2 = files(&[(
+        ];
+        assert_eq!(usage_of(Version::V1, &mut texts(&v1)).block, expected);
+        let v2 = [(
             "io.stat",
             "8:0 rbytes=4096 wbytes=8 rios=2 wios=1 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=0 rios=1 wios=0\n",
-        )]);
-        assert_eq!(usage_of(Version::V2, &v2).block, expected);
-        assert_eq!(usage_of(Version::V1, &files(&[])), Usage::default());
+        )];
+        assert_eq!(usage_of(Version::V2, &mut texts(&v2)).block, expected);
+        assert_eq!(usage_of(Version::V1, &mut texts(&[])), Usage::default());
     }
 
     #[test]
     fn pressure_is_measured_if_the_kernel_counts_it() {
         const STALL: &str =
             "some avg10=1.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
-        let v2 = files(&[("cpu.pressure", STALL), ("memory.pressure", STALL), ("io.pressure", "some total=x\n")]);
-        let pressure = usage_of(Version::V2, &v2).pressure.expect("pressure");
+        let v2 = [("cpu.pressure", STALL), ("memory.pressure", STALL), ("io.pressure", "some total=x\n")];
+        let pressure = usage_of(Version::V2, &mut texts(&v2)).pressure.expect("pressure");
         assert_eq!((pressure.cpu, pressure.io), (Stall { some_us: 12, full_us: 5 }, Stall::default()));
-        assert_eq!(usage_of(Version::V2, &files(&[("cpu.pressure", STALL)])).pressure, None);
+        assert_eq!(usage_of(Version::V2, &mut texts(&[("cpu.pressure", STALL)])).pressure, None);
     }
 }

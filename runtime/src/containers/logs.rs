@@ -1,11 +1,6 @@
 //! The logs of a container: where they are, who watches them, and how much was dropped.
 
-use std::{
-    fs::{self, File},
-    io::ErrorKind,
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::{fs, path::Path};
 
 use serde::de::IgnoredAny;
 
@@ -15,7 +10,7 @@ use crate::{
     logs::{DroppedBytes, LogWriters, OutputStream},
     plan::{ContainerId, Output},
     process::ProcessRef,
-    state::{HANG_UP, LOG_WATCHER, PLAN},
+    state::{LOG_WATCHER, PLAN},
 };
 
 /// Where a container's output goes.
@@ -102,16 +97,6 @@ impl Runtime {
     pub fn dropped_bytes(&self, id: &ContainerId, stream: OutputStream) -> Result<DroppedBytes, RuntimeError> {
         let path = self.task(id).dropped(stream);
         DroppedBytes::open(&path).context(|| format!("opening {}", path.display()))
-    }
-
-    /// Marks the hang-up of the container's terminal as reported; whether this call made the mark.
-    pub fn mark_hang_up(&self, id: &ContainerId) -> Result<bool, RuntimeError> {
-        let path = self.task(id).file(HANG_UP);
-        match File::options().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(error).context(|| format!("making {}", path.display())),
-        }
     }
 
     /// The number that [`Runtime::dropped_bytes`] has counted. Creates no file.

@@ -9,6 +9,7 @@ mod category_pairs;
 mod id_ranges;
 mod layer_group;
 mod logs;
+mod marks;
 mod observe;
 mod removal;
 mod runtime;
@@ -23,6 +24,7 @@ mod volumes;
 mod watch;
 
 pub use logs::{ContainerLogs, Undelivered};
+pub use marks::Mark;
 pub use observe::{ContainerState, ContainerView, Observer};
 pub use runtime::{Runtime, containers, layer_image_problem};
 pub use start::StartOptions;

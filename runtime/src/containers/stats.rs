@@ -91,11 +91,14 @@ pub(super) fn open(task: &TaskDir, id: &ContainerId, counters: &OpenCounters) ->
     let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
     let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?.ok_or_else(not_running)?;
     let groups = task.read::<Cgroups>(CGROUP)?.ok_or_else(not_running)?;
-    // Without a readable plan, the layer counts as one without a limit.
-    let plan = task.read::<LimitedPlan>(PLAN).ok().flatten();
-    let layer_limit = plan.and_then(|plan| plan.root.size);
     let counters = counters.open((init.pid, init.start_time), &groups);
-    Ok(StatsReader { id: id.clone(), init, counters, layer_limit })
+    Ok(StatsReader { id: id.clone(), init, counters, layer_limit: layer_limit(task) })
+}
+
+/// The limit of the writable layer of the container with this directory, in bytes. Without a readable plan, the layer
+/// counts as one without a limit.
+pub(super) fn layer_limit(task: &TaskDir) -> Option<u64> {
+    task.read::<LimitedPlan>(PLAN).ok().flatten()?.root.size
 }
 
 impl Runtime {

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt, sync::Arc};
 
 use host::tree_size::{self, TreeSize};
 
-use super::runtime::Runtime;
+use super::{runtime::Runtime, stats};
 use crate::{
     cgroup::{Cgroups, open_counters::OpenCounters, usage::Usage},
     error::{Context, RuntimeError},
@@ -14,12 +14,13 @@ use crate::{
     state::{CGROUP, CONTAINER, ContainerRecord},
 };
 
-/// Where the usage of one running container is read. Holds no open file.
+/// Where the usage of one running container is read. Holds no open file. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct UsageSource {
-    cgroups: Cgroups,
+    cgroups: Arc<Cgroups>,
     init: ProcessRecord,
     open: Arc<OpenCounters>,
+    layer_limit: Option<u64>,
 }
 
 /// The traffic of all interfaces of a network namespace, without the loopback device.
@@ -48,6 +49,11 @@ impl UsageSource {
     /// Reads the counters of the cgroups: those that are open for a [`StatsReader`](super::StatsReader) from its files.
     pub fn read(&self) -> Usage {
         self.cgroups.usage(self.open.get((self.init.pid, self.init.start_time)).as_deref())
+    }
+
+    /// The limit of the writable layer in bytes; `None` without one.
+    pub fn layer_limit(&self) -> Option<u64> {
+        self.layer_limit
     }
 
     /// The inode of the container's network namespace; `None` if it is the host's, or if the container has ended.
@@ -104,7 +110,8 @@ impl Runtime {
         let not_running = || RuntimeError::NotRunning(id.clone());
         let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
         let cgroups = task.read::<Cgroups>(CGROUP)?.ok_or_else(not_running)?;
-        Ok(UsageSource { cgroups, init: record.init, open: self.inner.counters.clone() })
+        let open = self.inner.counters.clone();
+        Ok(UsageSource { cgroups: Arc::new(cgroups), init: record.init, open, layer_limit: stats::layer_limit(&task) })
     }
 
     /// The disk space of a container's writable layer, and of its volumes without a name. Looks at no more than `limit`

@@ -10,6 +10,7 @@ mod task_dir;
 pub(crate) use lock::{TaskLock, is_marked, is_unanswered, mark_answered};
 pub use records::ExitRecord;
 pub(crate) use records::{
-    CGROUP, CONTAINER, ContainerRecord, EXIT, GUARD, HANG_UP, LOG_WATCHER, MONITOR, NO_GUARD_NEEDED, PLAN, RELAY,
+    CGROUP, CONTAINER, ContainerRecord, EXIT, FULL_LAYER, GUARD, HANG_UP, LOG_WATCHER, MONITOR, NO_GUARD_NEEDED, PLAN,
+    RELAY,
 };
 pub(crate) use task_dir::{TaskDir, private_dir, tasks};

@@ -29,6 +29,8 @@ pub(crate) const NO_GUARD_NEEDED: i32 = libc::SIGALRM;
 pub(crate) const RELAY: &str = "relay.json";
 /// A mark: the hang-up of the terminal was reported.
 pub(crate) const HANG_UP: &str = "hang-up";
+/// A mark: the full writable layer was reported.
+pub(crate) const FULL_LAYER: &str = "full-layer";
 /// The cgroups of the container, and which of them are ours to remove.
 pub(crate) const CGROUP: &str = "cgroup.json";
 

@@ -3,8 +3,15 @@
 use std::time::Duration;
 
 use fixtures::{busybox::Images, must::Must, wait::seconds};
-use kit::{node::Node, plugin::Plugin, task::Task};
+use kit::{
+    node::Node,
+    plugin::Plugin,
+    scrape::{Scrape, address, scrape_until},
+    task::Task,
+};
 use serde_json::{Value as Json, json};
+
+use crate::operator::run;
 
 pub const IDLE: &str = "while :; do sleep 1000; done";
 pub const MEBIBYTE: u64 = 1 << 20;
@@ -33,8 +40,12 @@ pub async fn exec(plugin: &Plugin, task: &Task, script: &str) -> (i32, String) {
 #[tokio::test]
 async fn a_full_layer_is_an_error_of_that_task_alone_and_is_told_once() {
     let (node, images) = (Node::new(), Images::start().await);
-    let mut plugin = node.launch().await;
-    let small = running(&node, &mut plugin, &images, json!({"size": "8M"})).await;
+    let options = json!({"metrics": {"address": "127.0.0.1:0"}});
+    let mut plugin = node.launch_with(options.clone()).await;
+    let address = address(&plugin).await;
+    let small = node.task(&images.busybox()).sh(IDLE).option("storage_opt", json!({"size": "8M"}));
+    let small = small.build(&mut plugin).await;
+    let handle = plugin.started(&small).await;
     let other = running(&node, &mut plugin, &images, json!({"size": "8M"})).await;
     let (total, free) = space(&plugin, &small).await;
     assert!(free >= 8 * MEBIBYTE && total < 11 * MEBIBYTE, "{free} of {total} bytes are free");
@@ -58,6 +69,26 @@ async fn a_full_layer_is_an_error_of_that_task_alone_and_is_told_once() {
         stats.message().await.must("an answer").must("statistics");
     }
     assert_eq!(plugin.streams.events().iter().filter(|event| is_told(event)).count(), 1);
+    drop(stats);
+    let labels = [("alloc_id", small.config.alloc_id.as_str())];
+    let bytes = |scrape: &Scrape| scrape.value("oci_rs_task_writable_layer_bytes", &labels);
+    let is_full = |scrape: &Scrape| bytes(scrape).is_some_and(|bytes| bytes > (6 * MEBIBYTE) as f64);
+    let scrape = scrape_until(&address, "the size of the full layer", is_full).await;
+    assert_eq!(scrape.value("oci_rs_task_writable_layer_limit_bytes", &labels), Some((8 * MEBIBYTE) as f64));
+    let usage = run(&node, &["stats", "--no-stream", "--json"]).await.json();
+    let usage = usage.as_array().into_iter().flatten().find(|task| task["allocation"] == small.config.alloc_id);
+    let usage = usage.must("the task's statistics");
+    assert_eq!(usage["writable_layer_limit_bytes"], 8 * MEBIBYTE);
+    assert!(usage["writable_layer_bytes"].as_u64() > Some(6 * MEBIBYTE), "{usage}");
+    // The next plugin reads that the layer is full, and that it was told.
+    plugin.process.kill().await;
+    let plugin = node.launch_with(options).await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    let mut stats = plugin.stats(small.id(), Duration::from_millis(100)).await.must("TaskStats");
+    for _ in 0..3 {
+        stats.message().await.must("an answer").must("statistics");
+    }
+    assert!(!plugin.streams.events().iter().any(is_told), "{:?}", plugin.streams.events());
     plugin.end(&small).await;
     plugin.end(&other).await;
     node.finish(plugin).await;
