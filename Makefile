@@ -61,9 +61,9 @@ check: ## Check format, lints, licences and documentation; needs neither root no
 upgrade: ## Let this build take over tasks of an older commit's build (root). COMMIT=…; default: the commit before
 	@scripts/upgrade.sh $(COMMIT)
 
-chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is longer, CHAOS_SEED=… repeats a run
+chaos: ## Run 1,000 random task lives with random kills (root). CHAOS_LIVES=… another number, CHAOS_SEED=… repeats a run
 	cargo build -p oci-rs
-	cargo test -p oci-rs-tests --test chaos -- --nocapture random_lifecycles
+	CHAOS_LIVES=$(or $(CHAOS_LIVES),1000) cargo test -p oci-rs-tests --test chaos -- --nocapture random_lifecycles
 
 .PHONY: volume-kills
 volume-kills: ## Kill the host volume plugin at many moments; the next call must mend it (root). COUNT=100

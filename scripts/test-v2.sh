@@ -55,10 +55,11 @@ suites() {
     case ${1:-all} in
         all) for name in $SUITES; do suite "$name"; done ;;
         quick)
-            suite containers cgroups_ exec_same exec_rights exec_process_limit exec_kill exec_shows lifecycle_runs \
-                files_devices files_hidden files_propagation files_dev process_rights process_apparmor roots_many
-            suite wire apparmor:: limits:: stats:: security:: end_reasons:: host_volume_quotas:: \
-                sized_layer_quotas::a_limit
+            suite containers cgroups_ exec_same exec_rights exec_process_limit exec_kill lifecycle_runs \
+                files_devices process_rights process_apparmor
+            suite wire apparmor:: limits:: end_reasons:: stats::a_stream stats::the_first metrics::the_values metrics::throttling \
+                security::requested_devices host_volume_quotas::a_capacity host_volume_quotas::a_kill \
+                sized_layer_quotas::a_limit sized_layer_quotas::a_killed
             suite nomad batch_out_of_memory
             ;;
         *) suite "$@" ;;

@@ -12,8 +12,8 @@ use fixtures::{must::Must, wait::all};
 
 use crate::{environment::Environment, lifecycle, rng::Rng, scenario::Scenario};
 
-/// The default number of lifecycles.
-const LIFECYCLES: usize = 320;
+/// The number of lifecycles in CI. `make chaos` runs more.
+const LIFECYCLES: usize = 160;
 /// The number of lifecycles on one node.
 const LIFECYCLES_PER_NODE: usize = 20;
 /// The number of concurrent nodes.

@@ -77,10 +77,7 @@ async fn the_values_of_a_task_are_those_of_its_cgroups() {
     let parts = value("oci_rs_task_cpu_user_seconds_total") + value("oci_rs_task_cpu_system_seconds_total");
     assert!(cpu > 0.0 && (cpu - parts).abs() < 0.1, "{cpu} is {parts}");
     if mode() == Mode::V1 {
-        let own = fs::read_to_string(format!("/proc/{}/cgroup", processes().first().must("a process")));
-        let own = own.must("its cgroups");
-        let path = own.lines().find_map(|line| line.split_once(":cpuacct:")).must("the cgroup of cpuacct").1;
-        let usage = fs::read_to_string(format!("/sys/fs/cgroup/cpuacct{path}/cpuacct.usage")).must("its usage");
+        let usage = kernel_file(*processes().first().must("a process"), "cpuacct", "cpuacct.usage");
         let now = usage.trim().parse::<f64>().must("nanoseconds") / 1e9;
         assert!(cpu <= now && cpu > now / 2.0, "{cpu}, now {now}");
     }
@@ -97,6 +94,100 @@ async fn the_values_of_a_task_are_those_of_its_cgroups() {
     let gone = |scrape: &Scrape| scrape.matching("oci_rs_task_info", &[]).is_empty();
     let last = scrape_until(&address, "the end of the task's series", gone).await;
     assert!(!last.text.contains(&task.config.alloc_id), "{}", last.text);
+    node.finish(plugin).await;
+}
+
+/// A file of a process's cgroup.
+fn kernel_file(pid: i32, controller: &str, file: &str) -> String {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).must("the cgroups of a process");
+    let path = |of: &str| groups.lines().find_map(|line| line.split_once(of)).must("a cgroup").1;
+    let directory = match mode() {
+        Mode::V1 => format!("/sys/fs/cgroup/{controller}{}", path(&format!(":{controller}:"))),
+        Mode::V2 => format!("/sys/fs/cgroup{}", path("0::")),
+    };
+    fs::read_to_string(format!("{directory}/{file}")).must(file)
+}
+
+/// The sum of the numbers after a word, such as `nr_throttled 3`, `8:0 Read 4096` or `rbytes=4096`.
+fn sum_after(text: &str, word: &str) -> f64 {
+    let numbers = text.split(word).skip(1).filter_map(|rest| rest.split_ascii_whitespace().next()?.parse::<f64>().ok());
+    numbers.sum()
+}
+
+/// The counters of the kernel that need a cause: a quota that is reached, and reads of a device.
+#[tokio::test]
+async fn throttling_block_devices_and_stalls_are_those_of_the_cgroup() {
+    const BYTES: usize = 4 << 20;
+    let node = Node::new();
+    let mut plugin = node.launch_with(tcp()).await;
+    let address = address(&plugin).await;
+    let images = Images::start().await;
+    let script = "timeout 1 sh -c 'while :; do :; done'; cat /local/data > /dev/null; touch /local/ready; sleep 1000";
+    let task = node.task(&images.busybox()).sh(script).resources(1000, 64, 0);
+    let task = task.option("cpu_hard_limit", json!(true)).build(&mut plugin).await;
+    let data = fs::File::create(task.dir().join("local/data")).must("a file");
+    (&data).write_all(&vec![7; BYTES]).must("data");
+    data.sync_all().must("data on the disk");
+    // The task reads the file from the disk.
+    rustix::fs::fadvise(&data, 0, None, rustix::fs::Advice::DontNeed).must("no cached pages");
+    plugin.started(&task).await;
+    let ready = task.dir().join("local/ready");
+    assert!(eventually(seconds(20), || ready.exists()).await);
+    let pid = plugin.init_pid(&task);
+    let labels = labels(&task);
+    // Pairs of a metric and its value in the kernel's files. The task sleeps, so they stand still.
+    let expected = || {
+        let throttling = kernel_file(pid, "cpu", "cpu.stat");
+        let periods = ("oci_rs_task_cpu_throttled_periods_total", sum_after(&throttling, "nr_throttled "));
+        let seconds = "oci_rs_task_cpu_throttled_seconds_total";
+        let mut expected = vec![periods];
+        if mode() == Mode::V1 {
+            let bytes = kernel_file(pid, "blkio", "blkio.throttle.io_service_bytes_recursive");
+            let requests = kernel_file(pid, "blkio", "blkio.throttle.io_serviced_recursive");
+            expected.extend([
+                (seconds, sum_after(&throttling, "throttled_time ") / 1e9),
+                ("oci_rs_task_block_read_bytes_total", sum_after(&bytes, " Read ")),
+                ("oci_rs_task_block_written_bytes_total", sum_after(&bytes, " Write ")),
+                ("oci_rs_task_block_reads_total", sum_after(&requests, " Read ")),
+                ("oci_rs_task_block_writes_total", sum_after(&requests, " Write ")),
+            ]);
+        } else {
+            let devices = kernel_file(pid, "io", "io.stat");
+            let stalls = |resource: &str, kind: usize| {
+                let text = kernel_file(pid, resource, &format!("{resource}.pressure"));
+                sum_after(text.lines().nth(kind).unwrap_or_default(), "total=") / 1e6
+            };
+            expected.extend([
+                (seconds, sum_after(&throttling, "throttled_usec ") / 1e6),
+                ("oci_rs_task_block_read_bytes_total", sum_after(&devices, "rbytes=")),
+                ("oci_rs_task_block_written_bytes_total", sum_after(&devices, "wbytes=")),
+                ("oci_rs_task_block_reads_total", sum_after(&devices, "rios=")),
+                ("oci_rs_task_block_writes_total", sum_after(&devices, "wios=")),
+                ("oci_rs_task_pressure_cpu_waiting_seconds_total", stalls("cpu", 0)),
+                ("oci_rs_task_pressure_memory_waiting_seconds_total", stalls("memory", 0)),
+                ("oci_rs_task_pressure_memory_stalled_seconds_total", stalls("memory", 1)),
+                ("oci_rs_task_pressure_io_waiting_seconds_total", stalls("io", 0)),
+                ("oci_rs_task_pressure_io_stalled_seconds_total", stalls("io", 1)),
+            ]);
+        }
+        expected
+    };
+    let equal = |scrape: &Scrape| {
+        let same = |(name, value): &(&str, f64)| {
+            scrape.value(name, &labels).is_some_and(|shown| (shown - value).abs() < 1e-6 * value.max(1.0))
+        };
+        expected().iter().all(same)
+    };
+    let scrape = scrape_until(&address, "the values of the kernel's files", equal).await;
+    let value = |name: &str| scrape.value(name, &labels).must(name);
+    assert!(value("oci_rs_task_cpu_throttled_periods_total") > 0.0, "{:?}", expected());
+    assert!(value("oci_rs_task_cpu_throttled_seconds_total") > 0.0, "{:?}", expected());
+    // Some kernels count requests on v1 only for devices with a limit.
+    if mode() == Mode::V2 {
+        assert!(value("oci_rs_task_block_read_bytes_total") >= BYTES as f64, "{:?}", expected());
+        assert!(value("oci_rs_task_pressure_cpu_waiting_seconds_total") > 0.0, "{:?}", expected());
+    }
+    plugin.end(&task).await;
     node.finish(plugin).await;
 }
 
