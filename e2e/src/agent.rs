@@ -457,6 +457,13 @@ impl Agent {
         if mounts.is_empty() { Ok(()) } else { Err(Failure(format!("still mounted after collection: {mounts:?}"))) }
     }
 
+    /// The lines that the driver logged as errors since [`Agent::mark_log`]. Faults of a job are not among them.
+    pub fn driver_errors(&self) -> Vec<String> {
+        let text = read_from(self.client.log(), *lock(&self.log_mark)).unwrap_or_default();
+        let is_error = |line: &&str| line.contains("[ERROR]") && line.contains("driver_mgr.oci-rs");
+        text.lines().filter(is_error).map(str::to_owned).collect()
+    }
+
     pub(crate) fn log_tail(&self, lines: usize) -> String {
         let text = read_from(self.client.log(), *lock(&self.log_mark)).unwrap_or_default();
         let telling = |line: &&str| {

@@ -186,7 +186,9 @@ impl Lane {
         let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry, outside, consul })));
         let outcome = outcome.unwrap_or_else(|panic| Err(Failure(panic_text(&*panic))));
         let after = agent.purge().and_then(|()| none_left(agent.leaks()));
-        let troubles: Vec<String> = [outcome, after].into_iter().filter_map(|outcome| Some(outcome.err()?.0)).collect();
+        let logged = no_errors(agent.driver_errors());
+        let outcomes = [outcome, after, logged];
+        let troubles: Vec<String> = outcomes.into_iter().filter_map(|outcome| Some(outcome.err()?.0)).collect();
         if troubles.is_empty() {
             return Ok(());
         }
@@ -227,6 +229,11 @@ fn close(agent: Option<Arc<Agent>>) -> Outcome {
 
 fn none_left(left: Vec<String>) -> Outcome {
     if left.is_empty() { Ok(()) } else { Err(Failure(format!("left behind:\n  {}", left.join("\n  ")))) }
+}
+
+/// A node without a fault logs no error, also while jobs are wrong and processes are killed.
+fn no_errors(lines: Vec<String>) -> Outcome {
+    if lines.is_empty() { Ok(()) } else { Err(Failure(format!("the driver logged errors:\n  {}", lines.join("\n  ")))) }
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
