@@ -69,9 +69,15 @@ impl Default for StoreConfig {
 
 impl StoreConfig {
     /// Asks a registry and its mirrors whether they answer and accept the credentials of this configuration. Each is
-    /// asked once, and may be silent for `limit`. Opens no store.
-    pub async fn ask_registry(&self, registry: &str, limit: Duration) -> Result<Vec<RegistryAnswer>, PullError> {
-        pull::answers::ask(&self.endpoints()?, &self.credentials, registry, limit).await
+    /// asked once, and may be silent for `silence`. All answers are complete after `limit`, or have failed. Opens no
+    /// store.
+    pub async fn ask_registry(
+        &self,
+        registry: &str,
+        silence: Duration,
+        limit: Duration,
+    ) -> Result<Vec<RegistryAnswer>, PullError> {
+        pull::answers::ask(&self.endpoints()?, &self.credentials, registry, silence, limit).await
     }
 
     /// Uploads an image of an OCI layout, except for the blobs that the registry has. Opens no store.

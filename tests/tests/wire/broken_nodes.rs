@@ -1,9 +1,12 @@
 //! `oci-rs doctor` on nodes that are broken on purpose. The doctor runs in namespaces of its own, in which a script
 //! makes one real breakage. The decisions have tables of their own.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command, time::Instant};
 
-use fixtures::must::Must;
+use fixtures::{
+    must::Must,
+    wait::{patient, seconds},
+};
 use kit::{
     node::Node,
     plugin::{COOKIE, PluginCommand},
@@ -240,6 +243,13 @@ async fn missing_features_of_the_kernel_are_found() {
 async fn missing_programs_and_foreign_filters_are_found() {
     let hidden =
         |program: &str| format!("for f in /usr/sbin/{program} /sbin/{program}; do mount --bind /dev/null $f; done");
+    let hanging = |program: &str| {
+        format!(
+            "mount -t tmpfs none /mnt; printf '#!/bin/sh\nexec sleep 1000\n' >/mnt/{program}; chmod 755 /mnt/{program}
+             PATH=/mnt:$PATH"
+        )
+    };
+    let late = "did not end within 5 seconds";
     let cni = json!({"network": {"cni_path": "/nonexistent"}});
     // A chain in a network namespace of the doctor's own.
     let chain = "set -- unshare --net bash -c '
@@ -250,6 +260,8 @@ async fn missing_programs_and_foreign_filters_are_found() {
         Breakage::config("no CNI plugins", cni, ["cni", "warning", "bridge, firewall"]),
         Breakage::script("no nft", hidden("nft"), ["filters", "warning", "install nftables"]),
         Breakage::script("no iptables", hidden("iptables"), ["iptables", "warning", "install iptables"]),
+        Breakage::script("an nft that hangs", hanging("nft"), ["filters", "warning", late]),
+        Breakage::script("an iptables that hangs", hanging("iptables"), ["iptables", "warning", late]),
         Breakage::script("a filter that drops", chain, ["filters", "warning", "inet other forward"]),
     ])
     .await;
@@ -279,6 +291,32 @@ async fn registries_that_do_not_answer_are_found() {
         ),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn silent_registries_are_asked_at_the_same_time() {
+    // The kernel accepts the connections, and no process reads from them.
+    let silent: Vec<TcpListener> = (0..7).map(|_| TcpListener::bind("127.0.0.1:0").must("a listener")).collect();
+    let hosts: Vec<String> = silent.iter().map(|host| host.local_addr().must("its address").to_string()).collect();
+    let (mirrors, registries) = hosts.split_at(3);
+    let mut options = json!({});
+    for host in registries {
+        options[host] = json!({});
+    }
+    options[&registries[0]] = json!({"mirrors": mirrors});
+    let node = node_with_directories();
+    let began = Instant::now();
+    let (report, code) = doctor(&node, "", &json!({"registry": options}));
+    let took = began.elapsed();
+    // Each of them is given up after ten seconds.
+    assert!(took < patient(seconds(30)), "it took {took:?}");
+    assert_eq!(code, Some(3), "{report}");
+    for (hosts, level) in [(registries, "error"), (mirrors, "warning")] {
+        for host in hosts {
+            expect(&report, "registry", level, &format!("{host}: its interface (/v2/): nothing arrived for 10s"));
+        }
+    }
+    node.finish_without_plugin().await;
 }
 
 /// A process that calls itself an agent, in a pid namespace with the doctor. It stops itself when it runs, and it is

@@ -8,6 +8,7 @@ mod facts;
 
 use std::path::{Path, PathBuf};
 
+use image_store::RegistryAnswer;
 use runtime::plan::ContainerId;
 use serde_json::{Value, json};
 
@@ -69,9 +70,10 @@ fn look(settings: &[Settings], agents: &Agents) -> Result<Vec<Line>, Failure> {
     let mut findings = of_node(settings, &pointers);
     findings.extend(agent::judge(agents));
     let mut lines: Vec<Line> = findings.into_iter().map(|finding| Line { plugin: None, finding }).collect();
-    for settings in settings {
+    for (settings, answers) in settings.iter().zip(facts::registries(settings)?) {
         let plugin = Some(settings.config.driver);
-        lines.extend(of_plugin(settings, &pointers, agents.dev)?.into_iter().map(|finding| Line { plugin, finding }));
+        let findings = of_plugin(settings, &pointers, &answers, agents.dev);
+        lines.extend(findings.into_iter().map(|finding| Line { plugin, finding }));
     }
     Ok(lines)
 }
@@ -92,16 +94,21 @@ fn of_node(settings: &[Settings], pointers: &Pointers) -> Vec<Finding> {
     findings
 }
 
-fn of_plugin(settings: &Settings, pointers: &Pointers, dev_agent_runs: bool) -> Result<Vec<Finding>, Failure> {
+fn of_plugin(
+    settings: &Settings,
+    pointers: &Pointers,
+    answers: &[RegistryAnswer],
+    dev_agent_runs: bool,
+) -> Vec<Finding> {
     let config = &settings.config;
     let mut findings = health_of(config);
     let high = config.retention.map(|retention| retention.high);
     findings.extend(facts::directories(config).iter().flat_map(|directory| storage::judge(directory, high)));
     findings.extend(network::judge(&facts::network(config)));
-    findings.extend(registry::judge(&facts::registries(config)?));
+    findings.extend(registry::judge(answers));
     findings.extend(plugin::judge(&facts::plugin(settings, &pointers.found)));
     findings.push(plugin::leftovers(facts::leftovers(config, dev_agent_runs)));
-    Ok(findings)
+    findings
 }
 
 /// The judgements by which the plugin is healthy or not.

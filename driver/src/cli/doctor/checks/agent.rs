@@ -42,8 +42,8 @@ pub struct Agent {
     pub capabilities: u64,
     /// It has a mount namespace of its own.
     pub own_mounts: bool,
-    /// Its systemd unit and the unit's settings.
-    pub unit: Option<(String, BTreeMap<String, String>)>,
+    /// Its systemd unit, and the unit's settings or why they are unknown.
+    pub unit: Option<(String, Result<BTreeMap<String, String>, String>)>,
 }
 
 /// Judges the agents of this node.
@@ -80,8 +80,14 @@ fn judge_one(agent: &Agent) -> Vec<Finding> {
             "remove PrivateTmp, ProtectSystem, ProtectHome, PrivateDevices and the like from the agent's unit",
         ));
     }
-    if let Some((name, settings)) = &agent.unit {
-        findings.extend(unit(name, settings));
+    match &agent.unit {
+        Some((name, Ok(settings))) => findings.extend(unit(name, settings)),
+        Some((name, Err(problem))) => findings.push(Finding::warning(
+            "agent",
+            format!("the settings of {name} are not looked at: {problem}"),
+            format!("run `systemctl show {name}` on this node, and repair systemd"),
+        )),
+        None => {}
     }
     findings
 }
@@ -186,7 +192,7 @@ mod tests {
     fn in_unit(settings: &[(&str, &str)]) -> Agent {
         let all = [("KillMode", "process"), ("TasksMax", "infinity"), ("Delegate", "yes")];
         let settings = all.iter().chain(settings).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Agent { unit: Some(("nomad.service".into(), settings.collect())), ..good() }
+        Agent { unit: Some(("nomad.service".into(), Result::Ok(settings.collect()))), ..good() }
     }
 
     #[test]
@@ -218,6 +224,12 @@ mod tests {
             (in_unit(&[("KillMode", "mixed")]), "KillMode", Error, "systemctl edit nomad.service"),
             (in_unit(&[("TasksMax", "512")]), "TasksMax", Warning, "TasksMax=infinity"),
             (in_unit(&[("TasksMax", "10000")]), "TasksMax", Ok, "enough"),
+            (
+                Agent { unit: Some(("nomad.service".into(), Err("killed".into()))), ..good() },
+                "agent",
+                Warning,
+                "killed",
+            ),
         ] {
             expect(&judge(&[agent]), check, level, part);
         }

@@ -16,12 +16,15 @@ pub struct Network {
     pub missing_plugins: Vec<&'static str>,
     /// An `iptables` program is installed.
     pub iptables: bool,
+    /// Why that program does not tell its version.
+    pub iptables_problem: Option<String>,
     /// The filter table of iptables-legacy is in the kernel.
     pub legacy_table: bool,
     /// A program that changes that table is installed.
     pub legacy_program: bool,
-    /// The chains that filter forwarded packets, except those of iptables and our own; `None` if they are unknown.
-    pub forward_chains: Option<Vec<String>>,
+    /// The chains that filter forwarded packets, except those of iptables and our own, or why they are unknown; `None`
+    /// without a program nft.
+    pub forward_chains: Option<Result<Vec<String>, String>>,
     /// The bridge's name.
     pub bridge: String,
 }
@@ -62,6 +65,11 @@ fn iptables(network: &Network) -> Finding {
             "there is no program iptables: Nomad's bridge networks need it. The driver's own bridge does not",
             "install iptables",
         ),
+        Network { iptables_problem: Some(problem), .. } => Finding::warning(
+            check,
+            format!("iptables does not work: {problem}. Nomad's bridge networks need it"),
+            "run `iptables -V` on this node, and repair it",
+        ),
         _ => Finding::ok(check, "iptables is installed"),
     }
 }
@@ -74,8 +82,13 @@ fn filters(network: &Network) -> Finding {
             "the program nft is missing: filters of other programs are not looked at. The driver itself needs no nft",
             "install nftables",
         ),
-        Some(chains) if chains.is_empty() => Finding::ok(check, "no other program filters forwarded packets"),
-        Some(chains) => Finding::warning(
+        Some(Err(problem)) => Finding::warning(
+            check,
+            format!("nft does not work: {problem}. Filters of other programs are not looked at"),
+            "run `nft list chains` on this node, and repair it",
+        ),
+        Some(Ok(chains)) if chains.is_empty() => Finding::ok(check, "no other program filters forwarded packets"),
+        Some(Ok(chains)) => Finding::warning(
             check,
             format!("other filters may drop the packets of tasks: {}", chains.join(", ")),
             format!(
@@ -114,16 +127,19 @@ mod tests {
 
     #[test]
     fn each_lack_of_the_network_is_told() {
+        let chains = |names: &[&str]| Some(Result::Ok(names.iter().map(|name| (*name).to_owned()).collect()));
         let good =
-            || Network { iptables: true, forward_chains: Some(Vec::new()), bridge: "b0".into(), ..Network::default() };
+            || Network { iptables: true, forward_chains: chains(&[]), bridge: "b0".into(), ..Network::default() };
         assert!(judge(&good()).iter().all(|finding| finding.level == Ok));
         let paths = vec![PathBuf::from("/opt/cni/bin")];
         for (network, check, part) in [
             (Network { missing_plugins: vec!["portmap"], cni_path: paths, ..good() }, "cni", "/opt/cni/bin: portmap"),
             (Network { iptables: false, ..good() }, "iptables", "no program iptables"),
             (Network { legacy_table: true, ..good() }, "iptables", "iptables-legacy"),
+            (Network { iptables_problem: Some("killed".into()), ..good() }, "iptables", "does not work: killed"),
             (Network { forward_chains: None, ..good() }, "filters", "install nftables"),
-            (Network { forward_chains: Some(vec!["inet f c".into()]), ..good() }, "filters", "iifname \"b0\" accept"),
+            (Network { forward_chains: Some(Err("killed".into())), ..good() }, "filters", "does not work: killed"),
+            (Network { forward_chains: chains(&["inet f c"]), ..good() }, "filters", "iifname \"b0\" accept"),
         ] {
             expect(&judge(&network), check, Warning, part);
         }

@@ -11,7 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{answer, nomad_program, program};
+use super::{
+    nomad_program,
+    programs::{answer, program},
+};
 use crate::cli::doctor::checks::agent::{Agent, Agents};
 
 /// The settings of a unit that the checks look at.
@@ -113,15 +116,17 @@ fn unit(cgroups: &str) -> Option<String> {
     names.map(str::to_owned).next()
 }
 
-/// The settings of a unit, from systemd.
-fn settings(unit: &str) -> Option<BTreeMap<String, String>> {
+/// The settings of a unit, from systemd; `None` on a node without systemd.
+fn settings(unit: &str) -> Option<Result<BTreeMap<String, String>, String>> {
     if !Path::new("/run/systemd/system").exists() {
         return None;
     }
     let systemctl: PathBuf = program("systemctl")?;
-    let answer = String::from_utf8(answer(&systemctl, &["show", SETTINGS, unit])?).ok()?;
-    let settings = answer.lines().filter_map(|line| line.split_once('='));
-    Some(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    let of = |answer: String| {
+        let settings = answer.lines().filter_map(|line| line.split_once('='));
+        settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    };
+    Some(answer(&systemctl, &["show", SETTINGS, unit]).map(of))
 }
 
 #[cfg(test)]

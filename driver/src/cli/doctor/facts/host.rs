@@ -8,7 +8,7 @@ use std::{
 
 use runtime::cgroup::Version;
 
-use super::{answer, program};
+use super::programs::{answer, program};
 use crate::{
     cli::doctor::checks::{
         kernel::{Clock, Kernel},
@@ -59,9 +59,11 @@ pub fn network(config: &PluginConfig) -> Network {
     let tables = ["/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"];
     let is_loaded =
         |path: &&str| fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == "filter"));
-    let iptables = program("iptables");
-    let is_legacy = |program: &PathBuf| {
-        answer(program, &["-V"]).is_some_and(|text| !String::from_utf8_lossy(&text).contains("nf_tables"))
+    let iptables = program("iptables").map(|program| answer(&program, &["-V"]));
+    let is_legacy = |answer: &Result<String, String>| answer.as_ref().is_ok_and(|text| !text.contains("nf_tables"));
+    let chains = |nft: PathBuf| {
+        let output = answer(&nft, &["-j", "list", "chains"])?;
+        forward_chains(output.as_bytes()).ok_or_else(|| format!("the answer of {} is not understood", nft.display()))
     };
     Network {
         cni_path: settings.cni_path.clone(),
@@ -69,7 +71,8 @@ pub fn network(config: &PluginConfig) -> Network {
         legacy_table: tables.iter().any(is_loaded),
         legacy_program: program("iptables-legacy").is_some() || iptables.as_ref().is_some_and(is_legacy),
         iptables: iptables.is_some(),
-        forward_chains: program("nft").and_then(|nft| forward_chains(&answer(&nft, &["-j", "list", "chains"])?)),
+        iptables_problem: iptables.and_then(Result::err),
+        forward_chains: program("nft").map(chains),
         bridge: settings.bridge.clone(),
     }
 }

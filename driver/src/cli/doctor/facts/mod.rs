@@ -6,28 +6,10 @@ mod agent;
 mod host;
 mod node;
 mod nomad_program;
+mod programs;
 
 pub use self::{
     agent::agents,
     host::{clock, kernel, network},
     node::{directories, is_forgotten, leftovers, opened, plugin, registries},
 };
-
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
-
-/// A program of the system. The PATH of a shell may lack the directories for administrators.
-fn program(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    env::split_paths(&path).chain(system).map(|directory| directory.join(name)).find(|file| file.is_file())
-}
-
-/// The standard output of a program that succeeds.
-fn answer(program: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    output.status.success().then_some(output.stdout)
-}

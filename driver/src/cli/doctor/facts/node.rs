@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use image_store::{PullError, RegistryAnswer, Store};
+use image_store::{RegistryAnswer, Store, StoreConfig};
 use runtime::{ContainerState, ContainerView, Observer, Runtime, RuntimeError, plan::ContainerId};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
@@ -37,6 +37,8 @@ use crate::{
 
 /// How long a registry may be silent.
 const SILENCE: Duration = Duration::from_secs(10);
+/// The time for the answers of all registries.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// The directories of a plugin.
 pub fn directories(config: &PluginConfig) -> Vec<Directory> {
@@ -186,18 +188,27 @@ fn leases(config: &PluginConfig) -> Result<Vec<String>, TaskError> {
     Ok(cleanup::orphaned_leases(&store, config)?.iter().map(ToString::to_string).collect())
 }
 
-/// The answers of all registries and mirrors of a plugin block, asked at the same time.
-pub fn registries(config: &PluginConfig) -> Result<Vec<RegistryAnswer>, Failure> {
-    let store = config.store();
-    let hosts: Vec<&str> = config.registries.iter().map(|registry| registry.host.as_str()).collect();
+/// The answers of all registries and mirrors of each plugin block. All are asked at the same time.
+pub fn registries(settings: &[Settings]) -> Result<Vec<Vec<RegistryAnswer>>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::of)?;
-    let answers = runtime.block_on(join_all(hosts.iter().map(|host| store.ask_registry(host, SILENCE))));
-    let failed = |(host, error): (&&str, PullError)| {
-        vec![RegistryAnswer { host: (*host).to_owned(), mirror_of: None, with_credentials: true, answer: Err(error) }]
-    };
-    let answers =
-        hosts.iter().zip(answers).map(|(host, answers)| answers.unwrap_or_else(|error| failed((host, error))));
-    Ok(answers.flatten().collect())
+    let answers = runtime.block_on(join_all(settings.iter().map(|settings| answers(&settings.config))));
+    // The look-up of a name cannot be interrupted, and may take longer than the limit.
+    runtime.shutdown_background();
+    Ok(answers)
+}
+
+/// The answers of all registries and mirrors of one plugin block.
+async fn answers(config: &PluginConfig) -> Vec<RegistryAnswer> {
+    let store = config.store();
+    let answers = join_all(config.registries.iter().map(|registry| ask(&store, &registry.host))).await;
+    answers.into_iter().flatten().collect()
+}
+
+async fn ask(store: &StoreConfig, host: &str) -> Vec<RegistryAnswer> {
+    let answers = store.ask_registry(host, SILENCE, LIMIT).await;
+    answers.unwrap_or_else(|error| {
+        vec![RegistryAnswer { host: host.to_owned(), mirror_of: None, with_credentials: true, answer: Err(error) }]
+    })
 }
 
 #[cfg(test)]
