@@ -30,10 +30,11 @@ const LONGEST_VALUE: usize = 16 * 1024;
 /// After a failed write, the file is opened again after this time.
 const REOPEN_PAUSE: Duration = Duration::from_secs(60);
 /// The crates whose lines are written. Of other crates only warnings are.
-const OWN_CRATES: [&str; 11] = [
+const OWN_CRATES: [&str; 12] = [
     "oci_rs",
     "image_store",
     "layer",
+    "lazy",
     "runtime",
     "seccomp",
     "log_drivers",

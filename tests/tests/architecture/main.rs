@@ -5,6 +5,7 @@ mod document;
 mod error_texts;
 mod links;
 mod modules;
+mod own_crates;
 mod quotes;
 mod sources;
 

@@ -235,6 +235,33 @@ async fn the_log_has_a_level_and_one_line_for_each_failure() {
     node.finish(plugin).await;
 }
 
+/// With one byte as the limit, each line goes to a new file.
+#[tokio::test]
+async fn a_large_log_file_is_rotated() {
+    let node = Node::new();
+    let file = node.root().join("plugin.log");
+    let options = json!({"log_file": file, "log_level": "WARN", "log_rotate_bytes": 1, "log_rotate_max_files": 2});
+    let mut plugin = node.launch_with(options).await;
+    let images = Images::start().await;
+    let mut failed = Vec::new();
+    for _ in 0..4 {
+        let task = node.task(&format!("{}/nothing:1", images.host())).sh("true").build(&mut plugin).await;
+        plugin.start(&task).await.err().must("an image that does not exist");
+        failed.push(task);
+    }
+    for (name, task) in ["plugin.log", "plugin.log.1", "plugin.log.2"].iter().zip(failed.iter().rev()) {
+        let path = node.root().join(name);
+        let text = std::fs::read_to_string(&path).must(name);
+        assert!(text.lines().count() == 1 && text.contains(task.id()), "{name}: {text:?}");
+        assert_eq!(text.lines().find_map(hclog::fault), None);
+        let permissions = std::fs::metadata(&path).must(name).permissions();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&permissions);
+        assert_eq!(mode & 0o077, 0, "{name} is for root alone: {mode:o}");
+    }
+    assert!(!node.root().join("plugin.log.3").exists(), "more files than log_rotate_max_files");
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn the_log_file_can_be_switched_off() {
     let node = Node::new();
