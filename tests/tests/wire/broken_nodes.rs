@@ -200,6 +200,7 @@ async fn missing_features_of_the_kernel_are_found() {
             without("pids"),
             ["controllers", "warning", "`pids_limit` has no effect"],
         ),
+        Breakage::script("no cpu controller", without("cpu"), ["controllers", "warning", "no CPU shares"]),
         Breakage::script("no cpuset controller", without("cpuset"), ["controllers", "warning", "jobs with `cores`"]),
         Breakage::script(
             "no seccomp",
@@ -222,6 +223,12 @@ async fn missing_features_of_the_kernel_are_found() {
     if fs::exists("/proc/pressure/memory").must("look for pressure") {
         let finding = ["pressure", "warning", "tells no pressure"];
         breakages.push(Breakage::script("no pressure", "mount -t tmpfs none /proc/pressure", finding));
+    }
+    // Cgroup v1 has no delegation.
+    if fs::exists("/sys/fs/cgroup/cgroup.controllers").must("look for cgroup v2") {
+        let script = covered("cpuset cpu io memory", "/sys/fs/cgroup/nomad.slice/cgroup.controllers");
+        let finding = ["controllers", "warning", "`pids` is not delegated to nomad.slice"];
+        breakages.push(Breakage::script("a controller that is not delegated", script, finding));
     }
     // Swap is always counted with cgroup v2.
     if fs::exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").must("look for swap limits") {

@@ -25,6 +25,8 @@ pub struct Kernel {
     pub cgroup_v1: bool,
     /// The controllers that are switched on.
     pub controllers: Vec<String>,
+    /// Those that Nomad's cgroup has; `None` without such a cgroup, and with cgroup v1.
+    pub delegated: Option<Vec<String>>,
     /// The node has swap that is not counted per cgroup.
     pub swap_uncounted: bool,
     /// The kernel tells pressure (PSI).
@@ -102,24 +104,36 @@ fn layers(kernel: &Kernel) -> Finding {
 }
 
 fn controllers(kernel: &Kernel) -> Vec<Finding> {
+    let missing = CONTROLLERS.iter().filter_map(|(name, consequence)| missing_controller(kernel, name, consequence));
+    let missing: Vec<Finding> = missing.collect();
+    if missing.is_empty() {
+        vec![Finding::ok("controllers", "memory, cpu, pids and cpuset are there")]
+    } else {
+        missing
+    }
+}
+
+/// The finding about a controller that tasks lack; `None` if they have it.
+fn missing_controller(kernel: &Kernel, name: &str, consequence: &str) -> Option<Finding> {
     let check = "controllers";
-    let missing = CONTROLLERS.iter().filter(|(name, _)| !kernel.controllers.iter().any(|known| known == name));
-    let missing: Vec<Finding> = missing
-        .map(|(name, consequence)| {
-            let remedy = match (*name, kernel.cgroup_v1) {
-                ("memory", _) => "boot with cgroup_enable=memory".to_owned(),
-                (_, true) => format!("mount the controller at /sys/fs/cgroup/{name}"),
-                (_, false) => format!("add {name} to /sys/fs/cgroup/cgroup.subtree_control"),
-            };
-            let reason = format!("the cgroup controller `{name}` is missing: {consequence}");
-            if *name == "memory" {
-                Finding::error(check, reason, remedy)
-            } else {
-                Finding::warning(check, reason, remedy)
-            }
-        })
-        .collect();
-    if missing.is_empty() { vec![Finding::ok(check, "memory, cpu, pids and cpuset are there")] } else { missing }
+    let has = |controllers: &[String]| controllers.iter().any(|known| known == name);
+    if has(&kernel.controllers) {
+        let is_missing = kernel.delegated.as_ref().is_some_and(|delegated| !has(delegated));
+        return is_missing.then(|| {
+            Finding::warning(
+                check,
+                format!("the cgroup controller `{name}` is not delegated to nomad.slice: {consequence}"),
+                format!("restart the agent, or add {name} to /sys/fs/cgroup/cgroup.subtree_control"),
+            )
+        });
+    }
+    let remedy = match (name, kernel.cgroup_v1) {
+        ("memory", _) => "boot with cgroup_enable=memory".to_owned(),
+        (_, true) => format!("mount the controller at /sys/fs/cgroup/{name}"),
+        (_, false) => format!("boot a kernel with the controller, and without cgroup_disable={name}"),
+    };
+    let reason = format!("the cgroup controller `{name}` is missing: {consequence}");
+    Some(if name == "memory" { Finding::error(check, reason, remedy) } else { Finding::warning(check, reason, remedy) })
 }
 
 /// What was found about the clock.
@@ -177,6 +191,10 @@ mod tests {
         kernel
     }
 
+    fn delegated(names: &[&str]) -> Kernel {
+        Kernel { delegated: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..good() }
+    }
+
     #[test]
     fn each_lack_of_the_kernel_has_its_consequence_and_remedy() {
         assert!(judge(&good()).iter().all(|finding| finding.level == Ok));
@@ -186,7 +204,10 @@ mod tests {
             (Kernel { release: "custom".into(), ..good() }, "kernel", Warning, "unknown"),
             (Kernel { layer_image_problem: Some("on tmpfs".into()), ..good() }, "layers", Warning, "on tmpfs"),
             (without("memory"), "controllers", Error, "cgroup_enable=memory"),
-            (without("pids"), "controllers", Warning, "subtree_control"),
+            (without("pids"), "controllers", Warning, "cgroup_disable=pids"),
+            (delegated(&["memory", "cpu", "cpuset"]), "controllers", Warning, "`pids` is not delegated"),
+            (delegated(&["cpu", "cpuset", "pids"]), "controllers", Warning, "cgroup.subtree_control"),
+            (delegated(&["memory", "cpu", "cpuset", "io", "pids"]), "controllers", Ok, "are there"),
             (Kernel { cgroup_v1: true, ..without("cpuset") }, "controllers", Warning, "/sys/fs/cgroup/cpuset"),
             (without("cpu"), "controllers", Warning, "no CPU shares"),
             (Kernel { swap_uncounted: true, ..good() }, "swap", Warning, "swapaccount=1"),

@@ -24,12 +24,12 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 pub fn kernel(config: &PluginConfig) -> Kernel {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cgroup_v1 = runtime::cgroup::version().is_ok_and(|version| version == Version::V1);
-    let listed = read(&format!("{CGROUPS}/cgroup.controllers"));
+    let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
     let controllers: Vec<String> = if cgroup_v1 {
         let mounted = fs::read_dir(CGROUPS).into_iter().flatten().flatten();
         mounted.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     } else {
-        listed.split_whitespace().map(str::to_owned).collect()
+        words(read(&format!("{CGROUPS}/cgroup.controllers")))
     };
     let marks = ["/run/.containerenv", "/.dockerenv", "/run/systemd/container"];
     Kernel {
@@ -38,6 +38,7 @@ pub fn kernel(config: &PluginConfig) -> Kernel {
         layer_image_problem: if config.data_dir.is_dir() { layers::image_problem(config) } else { None },
         cgroup_v1,
         controllers,
+        delegated: fs::read_to_string(format!("{CGROUPS}/nomad.slice/cgroup.controllers")).ok().map(words),
         swap_uncounted: node_info::swap_uncounted(),
         pressure: Path::new("/proc/pressure/memory").exists(),
         inotify_watches: read("/proc/sys/fs/inotify/max_user_watches").trim().parse().ok(),
