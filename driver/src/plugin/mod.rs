@@ -21,7 +21,7 @@ use tokio::io::Interest;
 
 pub use self::{
     handshake::{COOKIE_NAME, launched_by_nomad},
-    sweep::refuses,
+    sweep::{is_deaf, refuses},
 };
 use crate::{
     hclog,

@@ -2,21 +2,28 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileTypeExt, MetadataExt},
+    },
     path::Path,
     time::{Duration, SystemTime},
 };
 
 use rustix::{
-    io::Errno,
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
+    event::{PollFd, PollFlags, poll},
+    io::{Errno, retry_on_intr},
+    net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with},
     process::geteuid,
+    time::Timespec,
 };
 
 use super::handshake::{LISTENING_SUFFIX, SOCKET_PREFIX};
 
 /// A younger socket without the suffix may be bound but not listening yet.
 const GRACE: Duration = Duration::from_secs(60);
+/// The begin of an HTTP/2 connection (RFC 9113, section 3.4). A server answers with its settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
 /// Removes sockets with the driver's prefix, owned by this user, without a listener. A socket without the suffix must
 /// be older than a minute. Failures are logged.
@@ -49,7 +56,7 @@ fn is_dead(path: &Path) -> io::Result<bool> {
     if !owned || !has_listened && age < GRACE {
         return Ok(false);
     }
-    Ok(probe(path)? == Err(Errno::CONNREFUSED))
+    Ok(matches!(probe(path)?, Err(Errno::CONNREFUSED)))
 }
 
 /// Whether no process accepts connections on a socket, or it is gone.
@@ -57,17 +64,35 @@ pub fn refuses(path: &Path) -> bool {
     matches!(probe(path), Ok(Err(Errno::CONNREFUSED | Errno::NOENT)))
 }
 
+/// Whether a plugin's socket refuses connections or is gone, or the plugin sends nothing within `limit`.
+pub fn is_deaf(path: &Path, limit: Duration) -> bool {
+    match probe(path) {
+        Ok(Ok(connection)) => answers(&connection, limit).is_ok_and(|answers| !answers),
+        Ok(Err(Errno::CONNREFUSED | Errno::NOENT)) => true,
+        _ => false,
+    }
+}
+
+/// Whether the server on a connection sends anything within `limit`.
+fn answers(connection: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    send(connection, PREFACE, SendFlags::NOSIGNAL)?;
+    let limit = Timespec::try_from(limit).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut events = [PollFd::new(connection, PollFlags::IN)];
+    Ok(retry_on_intr(|| poll(&mut events, Some(&limit)))? > 0)
+}
+
 /// Connects to a socket. Never waits, also for a plugin that is too busy to accept.
-fn probe(path: &Path) -> io::Result<Result<(), Errno>> {
+fn probe(path: &Path) -> io::Result<Result<OwnedFd, Errno>> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    Ok(connect(&probe, &SocketAddrUnix::new(path)?))
+    Ok(connect(&probe, &SocketAddrUnix::new(path)?).map(|()| probe))
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
         fs::{self, File},
+        io::{Read, Write},
         os::unix::net::UnixListener,
         path::PathBuf,
         time::{Duration, SystemTime},
@@ -75,7 +100,7 @@ mod tests {
 
     use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-    use super::dead_sockets;
+    use super::{PREFACE, dead_sockets, is_deaf};
 
     fn make_old(path: &PathBuf) {
         let then = SystemTime::now() - Duration::from_secs(120);
@@ -116,5 +141,27 @@ mod tests {
         let others = ["plugin-other-dead", "plugin-other-young.sock", "target"].map(str::to_owned);
         assert_eq!(left, [&expected[..], &others].concat());
         drop((living, young));
+    }
+
+    #[test]
+    fn a_plugin_is_deaf_if_it_sends_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let (long, short) = (Duration::from_secs(60), Duration::from_millis(50));
+        assert!(is_deaf(&path, long), "there is no socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        assert!(is_deaf(&path, short), "the kernel accepts the connection, and no process reads from it");
+        let plugin = std::thread::spawn(move || {
+            // The first connection is that of the probe above, which is closed.
+            listener.accept().unwrap();
+            let mut connection = listener.accept().unwrap().0;
+            let mut received = vec![0; PREFACE.len()];
+            connection.read_exact(&mut received).unwrap();
+            connection.write_all(b"settings").unwrap();
+            received
+        });
+        assert!(!is_deaf(&path, long));
+        assert_eq!(plugin.join().unwrap(), PREFACE);
+        assert!(is_deaf(&path, long), "the listener is gone");
     }
 }

@@ -9,11 +9,15 @@ use fixtures::{
 };
 use kit::{
     node::Node,
-    plugin::{COOKIE, PluginCommand},
+    plugin::{COOKIE, PluginCommand, binary},
 };
+use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 
-use crate::doctor::{config, expect, texts};
+use crate::{
+    doctor::{config, expect, texts},
+    upgrade::install,
+};
 
 /// A breakage and a finding that tells it.
 struct Breakage {
@@ -374,4 +378,40 @@ async fn agents_with_too_little_are_found() {
         ),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_does_not_answer_is_found() {
+    let node = Node::new();
+    let plugin = node.launch().await;
+    let process = format!("process {}", plugin.process.pid());
+    let (well, _) = doctor(&node, "", &json!({}));
+    expect(&well, "plugin", "ok", &process);
+
+    plugin.process.signal(Signal::STOP);
+    let stopped = doctor(&node, "", &json!({}));
+    plugin.process.signal(Signal::CONT);
+    let (socket, aside) = (&plugin.handshake.socket, node.root().join("aside"));
+    fs::rename(socket, &aside).must("the socket is gone");
+    let without_socket = doctor(&node, "", &json!({}));
+    fs::rename(&aside, socket).must("the socket is back");
+    for (report, code) in [stopped, without_socket] {
+        expect(&report, "plugin", "error", &format!("({process}) does not answer"));
+        assert_eq!(code, Some(3), "{report}");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_plugin_of_another_build_is_found() {
+    let node = Node::new();
+    let installed = node.root().join("oci-rs");
+    install(&binary(), &installed);
+    let plugin = node.launch_as(PluginCommand::new(node.root()).binary(&installed), json!({})).await;
+    let (well, _) = doctor(&node, "", &json!({}));
+    expect(&well, "plugin", "ok", &format!("process {}", plugin.process.pid()));
+    install(&binary(), &installed);
+    let (report, _) = doctor(&node, "", &json!({}));
+    expect(&report, "plugin", "warning", "runs another build than the installed one");
+    node.finish(plugin).await;
 }

@@ -26,7 +26,7 @@ pub struct Left {
     pub pid: i32,
     /// The file of that process was replaced or removed.
     pub replaced: bool,
-    /// Its socket refuses connections.
+    /// It does not answer on its socket.
     pub deaf: bool,
     /// This build cannot read its configuration, for this reason.
     pub unknown_config: Option<String>,
@@ -81,8 +81,9 @@ fn process(plugin: &Plugin) -> Finding {
     if left.deaf {
         return Finding::error(
             check,
-            format!("the plugin {driver} (process {}) accepts no connections", left.pid),
-            format!("kill {}; the agent starts another one, and tasks go on", left.pid),
+            format!("the plugin {driver} (process {}) does not answer: no task can start", left.pid),
+            // A stopped process takes no other signal.
+            format!("kill -9 {}; the agent starts another one, and tasks go on", left.pid),
         );
     }
     if left.replaced || left.build != env!("CARGO_PKG_VERSION") {
@@ -191,7 +192,7 @@ mod tests {
             (of(None, &[9]), "plugin", Ok, "process 9"),
             (of(Some(left()), &[]), "plugin", Warning, "does not run"),
             (of(Some(left()), &[8]), "plugin", Warning, "process 7 has ended"),
-            (of(Some(Left { deaf: true, ..left() }), &[7]), "plugin", Error, "kill 7"),
+            (of(Some(Left { deaf: true, ..left() }), &[7]), "plugin", Error, "kill -9 7"),
             (of(Some(Left { replaced: true, ..left() }), &[7]), "plugin", Warning, "restart the agent"),
             (of(Some(Left { build: "0.0.1".into(), ..left() }), &[7]), "plugin", Warning, "0.0.1"),
             (of(Some(Left { unknown_config: Some("x".into()), ..left() }), &[7]), "configuration", Warning, "x"),

@@ -37,6 +37,8 @@ use crate::{
 
 /// How long a registry may be silent.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long a plugin may be silent.
+const PLUGIN_SILENCE: Duration = Duration::from_secs(5);
 /// The time for the answers of all registries.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -113,7 +115,7 @@ pub fn plugin(settings: &Settings, pointers: &[Pointer]) -> Plugin {
             build: left.build.clone(),
             pid: left.pid.cast_signed(),
             replaced: is_replaced(left.pid),
-            deaf: plugin::refuses(&left.socket),
+            deaf: plugin::is_deaf(&left.socket, PLUGIN_SILENCE),
             unknown_config: settings.unknown_config.clone(),
         }),
         running: running(config),
