@@ -18,7 +18,10 @@ use proto::driver::fingerprint_response::HealthState;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
-use crate::operator::{Said, run};
+use crate::{
+    disk_space::{Disk, health},
+    operator::{Said, run},
+};
 
 /// What the doctor says, and its exit code.
 async fn doctor(node: &Node, args: &[&str]) -> (Json, i32) {
@@ -84,6 +87,34 @@ async fn health_and_plugin_are_judged_as_the_plugin_does_and_leftovers_are_remov
     let removed = report["removed"].to_string();
     assert!(removed.contains("lease ") && removed.contains(&task.config.alloc_id), "{report}");
     expect(&report, "leftovers", "ok", "none");
+    node.finish_without_plugin().await;
+}
+
+/// The other direction: the plugin's unhealthy text is an error of the doctor, in the same words.
+#[tokio::test]
+async fn the_reason_of_an_unhealthy_plugin_is_an_error() {
+    let node = Node::new();
+    let disk = Disk::mount(node.data_dir());
+    let mut plugin = node.launch_with(json!({"image_limits": {"free_mib": 4}})).await;
+    let filler = node.data_dir().join("filler");
+    let said = |report: &Json| -> Vec<String> {
+        let findings = report["findings"].as_array().must("findings");
+        let errors = findings.iter().filter(|finding| finding["level"] == "error");
+        let text = |value: &Json| value.as_str().map(str::to_owned).unwrap_or_default();
+        errors.map(|finding| format!("{}: {}", text(&finding["reason"]), text(&finding["remedy"]))).collect()
+    };
+    fs::write(&filler, vec![0; 14 << 20]).must("fill the disk");
+    let (state, why) = health(&mut plugin).await;
+    assert_eq!(state, HealthState::Unhealthy);
+    let (report, code) = doctor(&node, &[]).await;
+    assert!(said(&report).contains(&why) && code == 3, "{why:?} in {report:#}");
+
+    fs::remove_file(&filler).must("make room");
+    assert_eq!(health(&mut plugin).await.0, HealthState::Healthy);
+    let (report, _) = doctor(&node, &[]).await;
+    assert!(!said(&report).contains(&why), "{report:#}");
+    assert!(plugin.shutdown().await.success());
+    drop(disk);
     node.finish_without_plugin().await;
 }
 
