@@ -9,7 +9,7 @@ use runtime::plan::ContainerId;
 use crate::{
     blocking::blocking,
     config,
-    events::TaskEvents,
+    events::{Content, TaskEvents},
     node::Node,
     plan::{self, NomadTask},
     task::{TaskRef, Tasks},
@@ -50,9 +50,9 @@ pub fn pass_credentials(node: &Node, task: &NomadTask) {
 fn handle(node: &Arc<Node>, tasks: &Tasks, event: &LayerEvent) {
     for container in containers(&event.owners) {
         let task = tasks.list().into_iter().find(|task| is_of(task, &container, node));
-        if let (Some(task), Some(text)) = (task, text(&event.kind)) {
+        if let (Some(task), Some(content)) = (task, content(&event.kind, event.layer.to_string())) {
             let info = task.info();
-            events_of(node, &info.task_id, &info.alloc_id, &info.name).emit(text, [("layer", event.layer.to_string())]);
+            events_of(node, &info.task_id, &info.alloc_id, &info.name).emit(content);
         }
         if event.kind == LayerEventKind::Complete {
             tokio::spawn(end_guard(node.clone(), container));
@@ -91,22 +91,16 @@ async fn end_guard(node: Arc<Node>, container: String) {
 }
 
 /// The event that a task's users see. Pure.
-fn text(kind: &LayerEventKind) -> Option<String> {
+fn content(kind: &LayerEventKind, layer: String) -> Option<Content> {
     Some(match kind {
         // A layer that comes as it should is no news. The log has it.
         LayerEventKind::Complete => return None,
-        LayerEventKind::Refused { problem } => {
-            format!("A layer of the image is not the one that its manifest promises; no other task gets it: {problem}")
-        }
-        LayerEventKind::WrongChunk { source } => {
-            format!("{source} delivered wrong bytes of a layer. They were not used; other sources are asked")
-        }
+        LayerEventKind::Refused { problem } => Content::LayerRefused { problem: problem.clone(), layer },
+        LayerEventKind::WrongChunk { source } => Content::LayerBytesWrong { source: source.clone(), layer },
         LayerEventKind::Stalled { missing, problem } => {
-            format!("The rest of a layer does not arrive ({missing} parts are missing); reads of it wait: {problem}")
+            Content::LayerStalled { missing: missing.to_string(), problem: problem.clone(), layer }
         }
-        LayerEventKind::ReadFailed { problem } => {
-            format!("A file of the image could not be read (EIO), because its data did not arrive: {problem}")
-        }
+        LayerEventKind::ReadFailed { problem } => Content::LayerReadFailed { problem: problem.clone(), layer },
     })
 }
 
@@ -124,8 +118,9 @@ mod tests {
 
     #[test]
     fn only_problems_are_told() {
-        assert_eq!(text(&LayerEventKind::Complete), None);
+        assert_eq!(content(&LayerEventKind::Complete, "sha256:1".to_owned()), None);
         let stalled = LayerEventKind::Stalled { missing: 7, problem: "registry.example: gone".to_owned() };
-        assert!(text(&stalled).is_some_and(|text| text.contains("7 parts") && text.contains("registry.example")));
+        let text = content(&stalled, "sha256:1".to_owned()).unwrap().to_string();
+        assert!(text.contains("7 parts") && text.contains("registry.example"), "{text}");
     }
 }

@@ -36,7 +36,7 @@ fn description(stream: OutputStream) -> &'static str {
 pub fn report_beginning(stream: OutputStream, container: &ContainerId, events: &TaskEvents) {
     let stream = description(stream);
     tracing::warn!(%container, stream, "the task's log has no reader, its output is being dropped");
-    events.emit(format!("The task's log has no reader: {stream} is dropped until Nomad's log collector is back"), []);
+    events.emit(Content::LogUnread { output: stream.to_owned() });
 }
 
 /// Reports the number of dropped bytes that was not reported yet, if there are any. The number is in a file of the
@@ -68,8 +68,7 @@ fn content(stream: OutputStream, dropped: u64, container: &ContainerId) -> Conte
     counter.fetch_add(dropped, Ordering::Relaxed);
     let (name, stream) = (stream.name(), description(stream));
     tracing::warn!(%container, stream, lost = dropped, "output was lost because the log had no reader");
-    let text = format!("{dropped} bytes of {stream} were lost because the task's log had no reader");
-    (text, vec![("stream", name.to_owned()), ("lost_bytes", dropped.to_string())])
+    Content::OutputLost { output: stream.to_owned(), stream: name.to_owned(), lost_bytes: dropped.to_string() }
 }
 
 /// Logs that the dropped bytes of a container cannot be counted.
@@ -102,12 +101,10 @@ fn undelivered_content(undelivered: &Undelivered, container: &ContainerId) -> Co
     let Undelivered { messages, relays, reason } = undelivered;
     UNDELIVERED_LINES.fetch_add(*messages, Ordering::Relaxed);
     tracing::warn!(%container, messages, relays, reason, "output was not delivered to the log server");
-    let counted = format!("{messages} lines of output were not delivered to the log server ({reason})");
-    let killed = "The process that delivers output to the log server was killed; lines that it held are lost";
-    let text = match (messages, relays) {
-        (_, 0) => counted,
-        (0, _) => killed.to_owned(),
-        _ => format!("{counted}. {killed}"),
-    };
-    (text, vec![("undelivered_lines", messages.to_string())])
+    let (undelivered_lines, reason) = (messages.to_string(), reason.clone());
+    match (messages, relays) {
+        (_, 0) => Content::OutputUndelivered { reason, undelivered_lines },
+        (0, _) => Content::RelayKilled { undelivered_lines },
+        _ => Content::OutputUndeliveredRelayKilled { reason, undelivered_lines },
+    }
 }

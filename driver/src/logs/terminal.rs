@@ -22,7 +22,10 @@ use rustix::{
 };
 use tokio::io::Interest;
 
-use crate::{events::TaskEvents, sys};
+use crate::{
+    events::{Content, TaskEvents},
+    sys,
+};
 
 /// The outcome of the search for a terminal.
 enum TerminalSearch {
@@ -81,9 +84,7 @@ fn report_hang_up(runtime: Runtime, container: ContainerId, events: &TaskEvents)
     events.emit_at_delivery(move || match runtime.mark(&container, Mark::HangUp) {
         Ok(true) => {
             tracing::warn!(%container, "the terminal was hung up: plugin and monitor were dead at once");
-            let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were both \
-                        killed: what it writes there fails. Restart the task";
-            Some((text.to_owned(), Vec::new()))
+            Some(Content::TerminalHungUp {})
         }
         Ok(false) => None,
         Err(error) => {

@@ -8,7 +8,7 @@ use ::network::Attachment;
 use runtime::plan::{Mount, Network};
 
 use super::{context::TaskContext, hosts::Hosts, resolv_conf::ResolvConf};
-use crate::config::ErrorCollector;
+use crate::{config::ErrorCollector, events::Content};
 
 const HOSTNAME: &str = "/etc/hostname";
 const HOSTS: &str = "/etc/hosts";
@@ -61,7 +61,7 @@ impl EtcFiles {
     }
 
     /// Why the container cannot resolve names with the file that the driver makes, if so.
-    pub fn dns_warning(&self) -> Option<String> {
+    pub fn dns_warning(&self) -> Option<Content> {
         if self.mounted_over.contains(&RESOLV_CONF) { None } else { self.resolv_conf.warning() }
     }
 }

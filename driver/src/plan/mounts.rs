@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     config::{ErrorCollector, MountRequest, MountSource, Needs, Permission, VOLUMES_ALLOWED, check_volume_type},
+    events::Content,
     log_directory,
 };
 
@@ -44,7 +45,7 @@ pub struct MountPlan {
     /// The SELinux labels that the sources of mounts get, by their destinations.
     pub relabelled: BTreeMap<String, Relabel>,
     /// What is slow about the mounts, for the job's author.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Content>,
 }
 
 /// A volume of the task without a name.
@@ -256,8 +257,10 @@ fn mounted_image(
         return None;
     };
     let RootDecision { storage, copy_reason } = root::of_image(context, &request.option, image, errors);
-    plan.warnings.extend(copy_reason.map(|reason| {
-        format!("Copying the image {name} for the mount at {}, which makes the start slow: {reason}", request.target)
+    plan.warnings.extend(copy_reason.map(|reason| Content::CopyingMounted {
+        image: name.to_owned(),
+        target: request.target.clone(),
+        reason,
     }));
     Some(MountKind::Image { layers: image.layers.clone(), storage, sub_path })
 }

@@ -12,7 +12,10 @@ use super::{
     nomad_task::{AllocatedPort, NomadTask},
     ports,
 };
-use crate::config::{DefaultNetwork, ErrorCollector, Needs, NetworkMode, Permission, Policy, TaskSpec};
+use crate::{
+    config::{DefaultNetwork, ErrorCollector, Needs, NetworkMode, Permission, Policy, TaskSpec},
+    events::Content,
+};
 
 /// The task's own network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,7 +234,7 @@ pub fn sysctl(
 }
 
 /// Why the container cannot resolve names. `None` for a CNI network, which may yet provide name servers.
-pub fn dns_warning(own_network: Option<&OwnNetwork>, etc_files: &EtcFiles) -> Option<String> {
+pub fn dns_warning(own_network: Option<&OwnNetwork>, etc_files: &EtcFiles) -> Option<Content> {
     let may_provide_servers = own_network.is_some_and(|own| own.request.network != NetworkChoice::Bridge);
     if may_provide_servers { None } else { etc_files.dns_warning() }
 }

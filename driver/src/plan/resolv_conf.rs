@@ -9,7 +9,7 @@ use ::network::Attachment;
 use runtime::plan::Network;
 
 use super::{context::TaskContext, nomad_task::GroupDns};
-use crate::config::DnsOptions;
+use crate::{config::DnsOptions, events::Content};
 
 /// The sources of /etc/resolv.conf.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,18 +65,12 @@ impl ResolvConf {
 
     /// Why the container cannot resolve names: every name server of the host listens on the host's loopback, and the
     /// job names no other.
-    pub fn warning(&self) -> Option<String> {
+    pub fn warning(&self) -> Option<Content> {
         let [replacements, ..] = self.replacements(None);
         let servers = words(&self.host, "nameserver");
         let all_on_loopback = !servers.is_empty() && servers.iter().all(|server| is_loopback(server));
         let unreachable = matches!(self.namespace, Network::Path(_)) && replacements.is_empty() && all_on_loopback;
-        unreachable.then(|| {
-            format!(
-                "Names will not be resolved: the node's name servers ({}) listen on its loopback, which the task's \
-                 network cannot reach. Set `dns` in the group's network block, or `dns_servers`",
-                servers.join(", ")
-            )
-        })
+        unreachable.then(|| Content::NamesUnresolved { servers: servers.join(", ") })
     }
 
     /// Servers, search domains and options that replace the host's. An empty list replaces nothing.

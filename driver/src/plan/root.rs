@@ -4,7 +4,10 @@ use image_store::Image;
 use runtime::plan::{MAX_OVERLAY_LAYERS, RootStorage};
 
 use super::context::TaskContext;
-use crate::config::{ErrorCollector, RootChoice};
+use crate::{
+    config::{ErrorCollector, RootChoice},
+    events::Content,
+};
 
 /// How the image's layers become a root.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ pub struct RootDecision {
 
 /// The most bytes that the container can write to its root. A copied root has no limit: a job that asks for one is
 /// refused, and the second part of the result tells that the operator's has no effect.
-pub fn size(context: &TaskContext, root: &RootDecision, errors: &ErrorCollector) -> (Option<u64>, Option<String>) {
+pub fn size(context: &TaskContext, root: &RootDecision, errors: &ErrorCollector) -> (Option<u64>, Option<Content>) {
     let limit = context.spec.layer_size.or(context.policy.layers.of_tasks_without());
     let (Some(_), Some(reason)) = (limit, &root.copy_reason) else { return (limit, None) };
     if context.spec.layer_size.is_some() {
@@ -27,10 +30,7 @@ pub fn size(context: &TaskContext, root: &RootDecision, errors: &ErrorCollector)
             "remove `size`, or run the task on a node that mounts its images",
         );
     }
-    (
-        None,
-        Some(format!("The plugin's `writable_layer` does not limit this task, because its image is copied: {reason}")),
-    )
+    (None, Some(Content::LayerUnlimited { reason: reason.clone() }))
 }
 
 /// Decides how the image's layers become a root.

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     config::{ConfigError, ErrorCollector, IpcMode},
+    events::Content,
     log_directory,
 };
 
@@ -43,9 +44,9 @@ pub struct TaskPlan {
     /// Why the container gets no user namespace of its own, although the operator wants that.
     pub userns_obstacle: Option<String>,
     /// Why the container will not be able to resolve names, if so.
-    pub dns_warning: Option<String>,
+    pub dns_warning: Option<Content>,
     /// Requests of the job that the node cannot fulfil. The task starts nevertheless, as with docker.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Content>,
     /// The allocation directory.
     pub alloc_dir: PathBuf,
     /// Sources of binds that must lie in `alloc_dir` after all links are resolved.

@@ -5,7 +5,13 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 use runtime::{CgroupEvents, ExitRecord, plan::ContainerId};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{blocking::blocking, error::TaskError, events::TaskEvents, node::Node, sys};
+use crate::{
+    blocking::blocking,
+    error::TaskError,
+    events::{Content, TaskEvents},
+    node::Node,
+    sys,
+};
 
 /// Emits an event at the first refused fork and at the first out-of-memory kill in a container. Waits for the
 /// kernel's notifications; on a kernel without them, only the summary after the end remains.
@@ -32,10 +38,10 @@ pub async fn watch(node: Arc<Node>, container: ContainerId, events: TaskEvents) 
         let Ok((now, _, _)) = looked else { return };
         let new = now.since(before);
         if emitted.forks_refused == 0 && new.forks_refused > 0 {
-            events.emit(forks_refused(pids_limit), []);
+            events.emit(forks_refused(pids_limit));
         }
         if emitted.oom_kills == 0 && new.oom_kills > 0 {
-            events.emit("Out of memory: the kernel is killing processes of the task", []);
+            events.emit(Content::OutOfMemory {});
         }
         emitted = new;
     }
@@ -52,33 +58,29 @@ async fn changed(files: &[AsyncFd<OwnedFd>]) -> io::Result<()> {
     Ok(())
 }
 
-fn forks_refused(limit: Option<u64>) -> String {
-    let limit = limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
-    format!("The task has reached its limit{limit} on processes and threads (option pids_limit): it cannot make more")
+fn forks_refused(limit: Option<u64>) -> Content {
+    Content::ProcessesRefused { limit: limit.map(|limit| format!(" of {limit}")).unwrap_or_default() }
 }
 
-/// The texts of the events after a task's end.
-pub fn remarks(record: &ExitRecord) -> Vec<String> {
+/// The events after a task's end.
+pub fn remarks(record: &ExitRecord) -> Vec<Content> {
     let mut remarks = Vec::new();
     if let Some(memory) = &record.out_of_memory {
         let processes = if memory.kills == 1 { "process" } else { "processes" };
-        let mut text = format!("Out of memory: the kernel killed {} {processes} of the task", memory.kills);
+        let mut details = String::new();
         if let Some(victim) = &memory.victim {
-            text += &format!(", the last one {} (process {})", victim.name, victim.pid);
+            details += &format!(", the last one {} (process {})", victim.name, victim.pid);
         }
         if let Some(limit) = memory.limit {
-            text += &format!("; limit {:.1} MiB", mebibytes(limit));
+            details += &format!("; limit {:.1} MiB", mebibytes(limit));
         }
         if let Some(peak) = memory.peak {
-            text += &format!("; most used {:.1} MiB", mebibytes(peak));
+            details += &format!("; most used {:.1} MiB", mebibytes(peak));
         }
-        remarks.push(text);
+        remarks.push(Content::OutOfMemoryTotal { killed: format!("{} {processes}", memory.kills), details });
     }
     if record.forks_refused > 0 {
-        remarks.push(format!(
-            "The task's limit on processes and threads (option pids_limit) refused it {} of them",
-            record.forks_refused
-        ));
+        remarks.push(Content::ProcessesRefusedTotal { count: record.forks_refused.to_string() });
     }
     remarks
 }
@@ -109,16 +111,17 @@ mod tests {
         assert!(remarks(&record(None, 0)).is_empty());
         let victim = Some(Victim { name: "tail".into(), pid: 7 });
         let known = OutOfMemory { kills: 1, limit: Some(16 << 20), peak: Some(15 << 20), victim };
+        let texts = |record: &ExitRecord| remarks(record).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
-            remarks(&record(Some(known), 0)),
+            texts(&record(Some(known), 0)),
             ["Out of memory: the kernel killed 1 process of the task, the last one tail (process 7); limit 16.0 MiB; \
                  most used 15.0 MiB"]
         );
         let little = OutOfMemory { kills: 2, ..OutOfMemory::default() };
-        let all = remarks(&record(Some(little), 3));
+        let all = texts(&record(Some(little), 3));
         assert_eq!(all[0], "Out of memory: the kernel killed 2 processes of the task");
         assert!(all[1].contains("refused it 3"), "{all:?}");
-        assert!(forks_refused(Some(5)).contains("limit of 5 on"));
-        assert!(forks_refused(None).contains("limit on"));
+        assert!(forks_refused(Some(5)).to_string().contains("limit of 5 on"));
+        assert!(forks_refused(None).to_string().contains("limit on"));
     }
 }

@@ -309,7 +309,7 @@ impl Owner {
 
     fn emit_remarks(&self, exit: &Exit) {
         for remark in &exit.remarks {
-            self.events().emit(remark.clone(), []);
+            self.events().emit(remark.clone());
         }
     }
 }

@@ -9,10 +9,10 @@ use runtime::{ExitRecord, Running, Status, logs::LogWriters, plan::ContainerId};
 use tokio::{io::Interest, sync::oneshot};
 
 use super::{DriverState, Exit, cgroup_events};
-use crate::{blocking::blocking, error::TaskError, node::Node, sys};
+use crate::{blocking::blocking, error::TaskError, events::Content, node::Node, sys};
 
 /// The remark for a task that ended without monitor before its logs were held.
-const UNREAD: &str = "The task's monitor process had been killed: output that Nomad had not read is lost";
+const UNREAD: Content = Content::OutputUnread {};
 
 /// The last output of a terminal without a monitor waits this long for a reader of the log, as the monitor's would.
 const TERMINAL_PATIENCE: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ pub async fn recover(node: &Arc<Node>, state: &DriverState) -> Result<Recovered,
             Ok(Recovered::Ended { started_at: Some(record.started_at), exit: exit_of(&record, None) })
         }
         Status::Lost => {
-            let exit = Exit { remarks: vec![UNREAD.to_owned()], ..lost() };
+            let exit = Exit { remarks: vec![UNREAD], ..lost() };
             Ok(Recovered::Ended { started_at: None, exit })
         }
         Status::Unknown => Err(TaskError::Unknown(state.container.to_string())),
@@ -149,7 +149,7 @@ impl RunningContainer {
             }
         };
         if !is_counted {
-            exit.remarks.push(UNREAD.to_owned());
+            exit.remarks.push(UNREAD);
         }
         exit
     }

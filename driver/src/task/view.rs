@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use super::lifecycle::Phase;
+use crate::events::Content;
 
 /// The state that the owner publishes.
 #[derive(Debug, Clone)]
@@ -37,6 +38,6 @@ pub struct Exit {
     pub finished_at: SystemTime,
     /// The failure in words. Nomad takes any text for a failure, so a success has none.
     pub message: Option<String>,
-    /// Texts of task events about the end, independent of the exit code.
-    pub remarks: Vec<String>,
+    /// Task events about the end, independent of the exit code.
+    pub remarks: Vec<Content>,
 }

@@ -1,8 +1,8 @@
 //! The messages that documents quote: each one is in the code.
 //!
-//! A table whose first column is named `text`, `error`, `event` or `part of the error` quotes messages of the driver,
-//! with `…` for names and numbers. So does the bold text at the begin of a paragraph of a section about errors. Each
-//! part of such a quotation must be in a source file.
+//! A table whose first column is named `text`, `error`, `event of a task` or `part of the error` quotes messages of the
+//! driver, with `…` for names and numbers. So does the bold text at the begin of a paragraph of a section about errors.
+//! Each part of such a quotation must be in a source file.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use fixtures::must::Must;
 use crate::sources::{files, root};
 
 /// The names of the first column of a table that quotes messages.
-const COLUMNS: [&str; 5] = ["text", "error", "event", "event of a task", "part of the error"];
+const COLUMNS: [&str; 4] = ["text", "error", "event of a task", "part of the error"];
 /// A shorter part says nothing: it would be found anywhere.
 const SHORTEST: usize = 4;
 /// The crates with the texts.
@@ -127,31 +127,6 @@ fn every_quoted_message_is_in_the_code() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// The fixed beginnings of the texts that the driver sends as task events, as far as they stand at the call.
-fn events(sources: &str) -> Vec<&str> {
-    let calls = sources.split("events.emit(").skip(1);
-    let literals = calls.filter_map(|call| {
-        let call = call.trim_start();
-        let text = call.strip_prefix("format!(").unwrap_or(call).trim_start().strip_prefix('"')?;
-        text.split(['{', '"']).next()
-    });
-    literals.map(|text| text.trim_matches([' ', ':'])).filter(|text| text.len() >= SHORTEST).collect()
-}
-
-#[test]
-fn every_event_is_in_the_list_of_events() {
-    let document = fs::read_to_string(root().join("docs/task-events.md")).must("the document");
-    let listed = quotations(&document);
-    let is_listed = |event: &str| {
-        listed.iter().filter_map(|(_, quotation)| parts(quotation).next()).any(|begin| event.starts_with(begin))
-    };
-    let sources = sources();
-    let events = events(&sources);
-    assert!(events.len() > 8, "{events:?}");
-    let missing: Vec<&str> = events.into_iter().filter(|event| !is_listed(event)).collect();
-    assert!(missing.is_empty(), "not in docs/task-events.md: {missing:?}");
-}
-
 #[test]
 fn tables_of_messages_are_read() {
     let document =
@@ -159,7 +134,5 @@ fn tables_of_messages_are_read() {
     assert_eq!(quotations(document), [(3, "a … b".to_owned()), (3, "c".to_owned())]);
     let document = "**`f`**: no\n\n## Errors of pulls\n\n**`g`**, **`h`**: text with `i`\n\n## Other\n**`j`**: no";
     assert_eq!(quotations(document), [(5, "g".to_owned()), (5, "h".to_owned())]);
-    let code = r#"request.events.emit(format!("Copied {name}"), []); events.emit(text, []); events.emit("All", [])"#;
-    assert_eq!(events(code), ["Copied"]);
     assert_eq!(parts("Image: … of 5 … end …").collect::<Vec<_>>(), ["Image", "of 5"]);
 }

@@ -294,10 +294,10 @@ fn unfulfilled_requests_become_warnings() {
         propagation: Propagation::Private,
         selinux_label: "Z".into(),
     }];
-    assert_eq!(case.plan().unwrap().warnings, Vec::<String>::new());
+    assert!(case.plan().unwrap().warnings.is_empty());
     case.node.swap_uncounted = true;
     case.node.selinux = true;
-    let told = case.plan().unwrap().warnings;
+    let told: Vec<String> = case.plan().unwrap().warnings.iter().map(ToString::to_string).collect();
     assert!(told[0].contains("does not count swap") && told[1].ends_with(": /vol"), "{told:?}");
     case.task.resources.memory_max_mb = -1;
     assert_eq!(case.plan().unwrap().warnings.len(), 1, "without a limit there is nothing to exceed");

@@ -381,7 +381,7 @@ fn each_list_of_resolv_conf_comes_from_group_task_or_host() {
     assert_eq!(case.plan().unwrap().dns_warning, None);
     case.node.host_resolv_conf = "nameserver ::1\n".into();
     assert_eq!(resolv(&case), "nameserver ::1\n", "an unreachable server is better than none of the operator's choice");
-    let told = case.plan().unwrap().dns_warning.unwrap();
+    let told = case.plan().unwrap().dns_warning.unwrap().to_string();
     assert!(told.contains("the node's name servers (::1) listen on its loopback"), "{told}");
     case.task.dns = Some(GroupDns { servers: vec!["127.0.0.1".into()], ..GroupDns::default() });
     assert_eq!(case.plan().unwrap().dns_warning, None, "a server may listen there in the group's network");

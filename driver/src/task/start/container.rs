@@ -15,6 +15,7 @@ use crate::{
     blocking::blocking,
     config::UserNamespaceMode,
     error::TaskError,
+    events::Content,
     node::Node,
     plan::{self, OwnNetwork, TaskContext, TaskPlan},
     task::{DriverNetwork, DriverState, registry::Tasks, running::RunningContainer},
@@ -117,9 +118,7 @@ impl<'a> Planned<'a> {
         if let Err(error) = ready {
             // Only some programs need it, and the task may be none of them.
             tracing::warn!(task = request.task.id, %error, "the group's network is not as docker's");
-            let text = "The group's network has no loopback device, or only root may ping and listen on ports below \
-                        1024: ";
-            request.events.emit(format!("{text}{error}"), []);
+            request.events.emit(Content::GroupNetworkIncomplete { problem: error.to_string() });
         }
         Ok(Prepared(Planned { plan, ..self }))
     }
@@ -132,7 +131,7 @@ impl<'a> Prepared<'a> {
         let Self(planned) = self;
         let request = planned.leased.request;
         for volume in planned.plan.mounted_volumes.clone() {
-            request.events.emit(format!("Mounting a volume: {}", volume.options), []);
+            request.events.emit(Content::MountingVolume { options: volume.options.to_string() });
             let (node, container) = (request.node.clone(), request.container.clone());
             let mounted = blocking(move || node.mount_volume(&volume, &container)).await;
             // The mount may have taken long.
@@ -275,18 +274,15 @@ impl Started<'_> {
     pub fn report(self) -> (DriverState, RunningContainer) {
         let Self { request, state, container, timings } = self;
         let milliseconds = |duration: Duration| duration.as_millis().to_string();
-        request.events.emit(
-            format!("Started container from {} ({})", state.image, short_digest(&state.image_digest)),
-            [
-                ("image", state.image.clone()),
-                ("digest", state.image_digest.clone()),
-                ("pull_ms", milliseconds(timings.pull)),
-                ("plan_ms", milliseconds(timings.plan)),
-                ("start_ms", milliseconds(timings.start)),
-            ]
-            .into_iter()
-            .chain(timings.network.map(|duration| ("network_ms", milliseconds(duration)))),
-        );
+        request.events.emit(Content::Started {
+            short_digest: short_digest(&state.image_digest).to_owned(),
+            image: state.image.clone(),
+            digest: state.image_digest.clone(),
+            pull_ms: milliseconds(timings.pull),
+            plan_ms: milliseconds(timings.plan),
+            start_ms: milliseconds(timings.start),
+            network_ms: timings.network.map(milliseconds).unwrap_or_default(),
+        });
         tracing::info!(
             task = request.task.id,
             image = state.image,
@@ -303,24 +299,24 @@ impl Started<'_> {
 
 fn emit_warnings(request: &StartRequest, plan: &TaskPlan) {
     if let Some(reason) = &plan.copy_reason {
-        request.events.emit(format!("Copying the image, which makes the start slow: {reason}"), []);
+        request.events.emit(Content::Copying { reason: reason.clone() });
     }
-    for text in &plan.warnings {
-        tracing::warn!(task = request.task.id, "{text}");
-        request.events.emit(text.clone(), []);
+    for warning in &plan.warnings {
+        tracing::warn!(task = request.task.id, "{warning}");
+        request.events.emit(warning.clone());
     }
     if let Some(obstacle) = &plan.userns_obstacle {
         emit_userns_obstacle(request, obstacle);
     }
     if let Some(warning) = &plan.dns_warning {
-        request.events.emit(warning.clone(), []);
+        request.events.emit(warning.clone());
     }
 }
 
 /// Reports why a task has no user namespace of its own, although the operator wants that.
 fn emit_userns_obstacle(request: &StartRequest, obstacle: &str) {
     tracing::warn!(task = request.task.id, obstacle, "the task runs in the node's user namespace");
-    request.events.emit(format!("The task runs in the node's user namespace: {obstacle}"), []);
+    request.events.emit(Content::NodeUserNamespace { reason: obstacle.to_owned() });
 }
 
 /// The network as the task's handle describes it.

@@ -1,7 +1,7 @@
 //! Taking over the data of docker's named volumes, if the operator asks for it (`migrate_volumes`).
 
 use super::{request::StartRequest, waiting::announced};
-use crate::{blocking::blocking, dockerd::Dockerd, error::TaskError, plan::TaskPlan};
+use crate::{blocking::blocking, dockerd::Dockerd, error::TaskError, events::Content, plan::TaskPlan};
 
 /// Copies the data of docker's volumes for the named volumes of a plan that do not exist yet.
 pub async fn take_over(request: &StartRequest, plan: &TaskPlan) -> Result<(), TaskError> {
@@ -20,7 +20,7 @@ async fn take_over_one(
     name: &str,
     directory: &std::path::Path,
 ) -> Result<(), TaskError> {
-    let waits = || format!("Waiting for the containers that use docker's volume {name}");
+    let waits = || Content::DockerVolumeWaits { volume: name.to_owned() };
     let Some(source) = announced(&request.events, waits, dockerd.volume(name)).await? else { return Ok(()) };
     let (node, target) = (request.node.clone(), directory.to_owned());
     let cancelled = request.cancelled_flag();
@@ -28,9 +28,8 @@ async fn take_over_one(
         Err(_) if cancelled() => Err(TaskError::Cancelled),
         staged => staged.map_err(TaskError::internal),
     });
-    let Some(staged) = announced(&request.events, || format!("Copying docker's volume {name}"), copy).await? else {
-        return Ok(());
-    };
+    let copies = || Content::DockerVolumeCopying { volume: name.to_owned() };
+    let Some(staged) = announced(&request.events, copies, copy).await? else { return Ok(()) };
     // A container that began meanwhile may have changed the data.
     let unused = dockerd.expect_unused(name).await;
     let taken = blocking(move || {
@@ -38,7 +37,7 @@ async fn take_over_one(
         staged.commit().map_err(TaskError::internal)
     });
     if taken.await? {
-        request.events.emit(format!("Copied docker's volume {name}"), []);
+        request.events.emit(Content::DockerVolumeCopied { volume: name.to_owned() });
         tracing::info!(volume = name, task = request.task.id, "took over a volume of docker");
     }
     Ok(())

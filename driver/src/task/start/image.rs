@@ -11,6 +11,7 @@ use crate::{
     blocking::blocking,
     config::{self, RootChoice, SeccompChoice, TaskSpec},
     error::TaskError,
+    events::Content,
     metrics::ObservedPull,
     node::{self, Node},
     plan,
@@ -61,7 +62,7 @@ impl ImageLease {
         let timeout = Some(spec.image_pull_timeout.unwrap_or(node.config.image_pull_timeout));
         let image = match &spec.load {
             Some(path) => {
-                request.events.emit(format!("Loading image from {path}"), []);
+                request.events.emit(Content::Loading { path: path.clone() });
                 let (task, below) = (request.task.clone(), path.clone());
                 let source = blocking(move || load_archive::open(&task, &below)).await?;
                 let load = LoadRequest { source, name: format!("archive {path:?}"), reference, pin: false, timeout };

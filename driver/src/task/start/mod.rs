@@ -45,6 +45,7 @@ use super::{DriverState, registry::Tasks, running::RunningContainer};
 use crate::{
     blocking::blocking,
     error::TaskError,
+    events::Content,
     metrics::{StartOutcome, StartPhase},
     node::Node,
     plan::NomadTask,
@@ -84,12 +85,9 @@ fn count<T>(request: &StartRequest, started: &Result<T, TaskError>) {
 async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContainer), TaskError> {
     if let Some(dockerd) = &request.node.dockerd {
         let removal = dockerd.remove_predecessor(&request.task.alloc_id, &request.task.name);
-        let waits = || {
-            let socket = dockerd.socket().display();
-            format!("Waiting for dockerd at {socket}: it may still run the task's container of Nomad's docker driver")
-        };
+        let waits = || Content::DockerdWaits { socket: dockerd.socket().display().to_string() };
         if announced(&request.events, waits, removal).await? {
-            request.events.emit("Removed the task's container of Nomad's docker driver".to_owned(), []);
+            request.events.emit(Content::DockerContainerRemoved {});
         }
     }
     let mut logs = LogDirectoryInMaking::begin(&request.task.alloc_dir);

@@ -11,7 +11,7 @@ use std::{
 
 use image_store::{Progress, PullEvent};
 
-use crate::events::TaskEvents;
+use crate::events::{Content, TaskEvents};
 
 /// The time until the first event about a wait. Each interval is twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -61,15 +61,12 @@ impl PullEvents {
             let due = self.pace().due();
             tokio::time::sleep_until(due.into()).await;
             let report = self.pace().report(&self.name, Instant::now());
-            if let Some((text, annotations)) = report {
-                self.events.emit(text, annotations);
+            if let Some(content) = report {
+                self.events.emit(content);
             }
         }
     }
 }
-
-/// An event: its text and its annotations.
-type Report = (String, Vec<(&'static str, String)>);
 
 /// What the pull does now.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,7 +96,7 @@ impl Pace {
     }
 
     /// The event that is due at this time, if there is something to say. Sets the time of the next one.
-    fn report(&mut self, name: &str, now: Instant) -> Option<Report> {
+    fn report(&mut self, name: &str, now: Instant) -> Option<Content> {
         let elapsed = now.duration_since(self.began).max(self.next);
         let first = if let State::Downloading { .. } = self.state { FIRST_REPORT } else { FIRST_WAIT };
         if elapsed < first {
@@ -109,14 +106,13 @@ impl Pace {
         self.next = elapsed * 2;
         match &self.state {
             State::Silent => None,
-            State::Waiting(reason) => {
-                let text = format!("Image{name}: waiting for {reason} ({:.0} s so far)", elapsed.as_secs_f64());
-                Some((text, Vec::new()))
-            }
+            State::Waiting(reason) => Some(Content::ImageWaits {
+                image: name.to_owned(),
+                reason: reason.clone(),
+                seconds: format!("{:.0}", elapsed.as_secs_f64()),
+            }),
             State::Downloading { bytes_done, bytes_total, layers_done, layers } => {
-                let annotations =
-                    vec![("bytes_done", bytes_done.to_string()), ("bytes_total", bytes_total.to_string())];
-                Some((advance(name, *bytes_done, *bytes_total, *layers_done, *layers, elapsed), annotations))
+                Some(advance(name, *bytes_done, *bytes_total, *layers_done, *layers, elapsed))
             }
         }
     }
@@ -124,49 +120,50 @@ impl Pace {
 
 impl Progress for PullEvents {
     fn report(&self, event: PullEvent) {
-        let name = &self.name;
+        let image = self.name.clone();
         match event {
             PullEvent::Waiting(wait) => self.pace().state = State::Waiting(wait.to_string()),
             PullEvent::Resolved { digest, bytes_total, layers } if layers > 0 => {
-                let annotations = [
-                    ("digest", digest.to_string()),
-                    ("layers", layers.to_string()),
-                    ("bytes", bytes_total.to_string()),
-                ];
-                self.events.emit(format!("Downloading image{name}"), annotations);
+                let (digest, layers, bytes) = (digest.to_string(), layers.to_string(), bytes_total.to_string());
+                self.events.emit(Content::Downloading { image, digest, layers, bytes });
             }
             PullEvent::NativeRefused { problem } => {
-                let text = format!("Image{name}: the native image is refused, its original is used: {problem}");
-                self.events.emit(text, []);
+                self.events.emit(Content::NativeRefused { image, problem });
             }
             PullEvent::Incomplete { layers, bytes } => {
-                let size = bytes as f64 / MEBIBYTE;
-                let text = format!(
-                    "Image{name}: the task starts before all of it is here: {layers} layers, {size:.1} MiB arrive \
-                     meanwhile"
-                );
-                self.events.emit(text, [("layers", layers.to_string()), ("bytes", bytes.to_string())]);
+                let mebibytes = format!("{:.1}", bytes as f64 / MEBIBYTE);
+                let (layers, bytes) = (layers.to_string(), bytes.to_string());
+                self.events.emit(Content::LazyStart { image, mebibytes, layers, bytes });
             }
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } => {
                 self.pace().state = State::Downloading { bytes_done, bytes_total, layers_done, layers };
             }
             PullEvent::Done { digest, bytes, elapsed, cached: false } if bytes > 0 => {
-                let (size, seconds) = (bytes as f64 / MEBIBYTE, elapsed.as_secs_f64());
-                let text = format!("Downloaded image{name}: {size:.1} MiB in {seconds:.1} s");
-                self.events.emit(text, [("digest", digest.to_string())]);
+                let mebibytes = format!("{:.1}", bytes as f64 / MEBIBYTE);
+                let seconds = format!("{:.1}", elapsed.as_secs_f64());
+                self.events.emit(Content::Downloaded { image, mebibytes, seconds, digest: digest.to_string() });
             }
             PullEvent::Done { digest, cached: true, .. } => {
-                self.events.emit(format!("Image{name} is on this node: {digest}"), [("digest", digest.to_string())]);
+                self.events.emit(Content::ImagePresent { image, digest: digest.to_string() });
             }
             _ => {}
         }
     }
 }
 
-fn advance(name: &str, done: u64, total: u64, layers_done: usize, layers: usize, elapsed: Duration) -> String {
-    let (done, total) = (done as f64 / MEBIBYTE, total as f64 / MEBIBYTE);
-    let rate = done / elapsed.as_secs_f64().max(0.001);
-    format!("Image{name} download: {done:.0} of {total:.0} MiB, {layers_done} of {layers} layers, {rate:.1} MiB/s")
+fn advance(name: &str, done: u64, total: u64, layers_done: usize, layers: usize, elapsed: Duration) -> Content {
+    let [done_mebibytes, total_mebibytes] = [done, total].map(|bytes| bytes as f64 / MEBIBYTE);
+    let rate = done_mebibytes / elapsed.as_secs_f64().max(0.001);
+    Content::Download {
+        image: name.to_owned(),
+        done: format!("{done_mebibytes:.0}"),
+        total: format!("{total_mebibytes:.0}"),
+        layers_done: layers_done.to_string(),
+        layers: layers.to_string(),
+        rate: format!("{rate:.1}"),
+        bytes_done: done.to_string(),
+        bytes_total: total.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -199,14 +196,14 @@ mod tests {
     #[test]
     fn a_wait_names_its_reason() {
         let mut pace = Pace { began: Instant::now(), next: FIRST_WAIT, state: State::Waiting("a thing".into()) };
-        let (text, annotations) = pace.report(" r.example/models:1", pace.due()).unwrap();
+        let (text, annotations) = pace.report(" r.example/models:1", pace.due()).unwrap().into_parts();
         let expected = "Image r.example/models:1: waiting for a thing (2 s so far)";
         assert_eq!((text.as_str(), annotations.len()), (expected, 0));
     }
 
     #[test]
     fn a_report_contains_amount_and_rate() {
-        let text = advance("", 50 << 20, 200 << 20, 1, 4, Duration::from_secs(10));
-        assert_eq!(text, "Image download: 50 of 200 MiB, 1 of 4 layers, 5.0 MiB/s");
+        let content = advance("", 50 << 20, 200 << 20, 1, 4, Duration::from_secs(10));
+        assert_eq!(content.to_string(), "Image download: 50 of 200 MiB, 1 of 4 layers, 5.0 MiB/s");
     }
 }

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use crate::events::TaskEvents;
+use crate::events::{Content, TaskEvents};
 
 /// The time until the event.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does the work. If it takes long, an event says what the start waits for.
-pub async fn announced<T>(events: &TaskEvents, text: impl FnOnce() -> String, work: impl Future<Output = T>) -> T {
+pub async fn announced<T>(events: &TaskEvents, content: impl FnOnce() -> Content, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     tokio::select! {
         done = &mut work => return done,
         () = tokio::time::sleep(PATIENCE) => {}
     }
-    events.emit(text(), []);
+    events.emit(content());
     work.await
 }

@@ -7,6 +7,10 @@
 //! made a call that only a task's runner makes ([`Events::attend`]). Events wait in memory. An event that must survive
 //! this process comes from a file that is read at its delivery ([`TaskEvents::emit_at_delivery`]).
 
+mod content;
+#[cfg(test)]
+mod reference;
+
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,6 +18,8 @@ use std::{
 };
 
 use tokio::sync::mpsc;
+
+pub use self::content::Content;
 
 /// The number of events that wait for a listener or for a slow one. Events are sent per task start, so no burst is
 /// larger.
@@ -36,9 +42,6 @@ pub struct TaskEvent {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The text of an event, and further values.
-pub type Content = (String, Vec<(&'static str, String)>);
-
 /// An event that no agent has received yet.
 struct Waiting {
     /// The event. Without a text if the text is made at the delivery.
@@ -50,13 +53,9 @@ impl Waiting {
     /// The complete event; `None` if there is nothing to say any more.
     fn resolve(self) -> Option<TaskEvent> {
         let Some(make) = self.make else { return Some(self.event) };
-        let (message, annotations) = make()?;
-        Some(TaskEvent { message, annotations: named(annotations), ..self.event })
+        let (message, annotations) = make()?.into_parts();
+        Some(TaskEvent { message, annotations, ..self.event })
     }
-}
-
-fn named(annotations: impl IntoIterator<Item = (&'static str, String)>) -> BTreeMap<String, String> {
-    annotations.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The events of all tasks, on their way to the agent.
@@ -197,8 +196,9 @@ pub struct TaskEvents {
 
 impl TaskEvents {
     /// Sends one event.
-    pub fn emit(&self, message: impl Into<String>, annotations: impl IntoIterator<Item = (&'static str, String)>) {
-        let event = TaskEvent { message: message.into(), annotations: named(annotations), ..self.empty() };
+    pub fn emit(&self, content: Content) {
+        let (message, annotations) = content.into_parts();
+        let event = TaskEvent { message, annotations, ..self.empty() };
         self.events.emit(Waiting { event, make: None });
     }
 
@@ -230,25 +230,30 @@ mod tests {
         events.of_task(id, "alloc", "main")
     }
 
+    fn content(path: &str) -> Content {
+        Content::Loading { path: path.to_owned() }
+    }
+
     fn received(listener: &mut mpsc::Receiver<TaskEvent>) -> Vec<String> {
-        std::iter::from_fn(|| listener.try_recv().ok()).map(|event| event.message).collect()
+        let events = std::iter::from_fn(|| listener.try_recv().ok());
+        events.map(|event| event.message.replace("Loading image from ", "")).collect()
     }
 
     #[test]
     fn an_event_waits_for_a_listener_and_for_the_tasks_runner() {
         let events = Events::default();
-        task(&events, "a").emit("one", []);
+        task(&events, "a").emit(content("one"));
         let mut listener = events.subscribe();
-        task(&events, "b").emit("of b", []);
+        task(&events, "b").emit(content("of b"));
         assert_eq!(received(&mut listener), Vec::<String>::new(), "the agent would drop them");
         events.attend("a");
         assert_eq!(received(&mut listener), ["one"]);
-        task(&events, "a").emit("two", []);
+        task(&events, "a").emit(content("two"));
         assert_eq!(received(&mut listener), ["two"]);
 
         // The agent is replaced by another one, which has no task runners yet.
         drop(listener);
-        task(&events, "a").emit("three", []);
+        task(&events, "a").emit(content("three"));
         let mut listener = events.subscribe();
         assert_eq!(received(&mut listener), Vec::<String>::new());
         events.attend("a");
@@ -262,11 +267,11 @@ mod tests {
     fn content_is_made_at_the_delivery_or_before_the_tasks_removal() {
         let events = Events::default();
         let made = Arc::new(AtomicU32::new(0));
-        let count = |content: Option<&'static str>| {
+        let count = |text: Option<&'static str>| {
             let made = made.clone();
             move || {
                 made.fetch_add(1, Ordering::Relaxed);
-                content.map(|text| (text.to_owned(), Vec::new()))
+                text.map(content)
             }
         };
         events.attend("a");
@@ -286,7 +291,7 @@ mod tests {
     #[test]
     fn the_oldest_waiting_events_are_dropped_first() {
         let events = Events::default();
-        (0..=BACKLOG).for_each(|number| task(&events, "a").emit(number.to_string(), []));
+        (0..=BACKLOG).for_each(|number| task(&events, "a").emit(content(&number.to_string())));
         events.attend("a");
         let got = received(&mut events.subscribe());
         assert_eq!((got.len(), got[0].as_str()), (BACKLOG, "1"));
