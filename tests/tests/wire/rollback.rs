@@ -17,7 +17,7 @@ use kit::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::names::docker;
+use crate::{json_fields::expect_documented, names::docker};
 
 /// Exit code, standard output and standard error of the command.
 async fn rollback(node: &Node, args: &[&str]) -> (i32, String, String) {
@@ -65,6 +65,7 @@ async fn a_rollback_removes_what_has_dockers_name_and_nothing_else() {
     let (code, out, err) = rollback(&node, &["--timeout", "500ms", "--json"]).await;
     assert_eq!(code, 0, "{err}");
     let report: Json = serde_json::from_str(&out).must("JSON");
+    expect_documented("rollback", &report);
     assert_eq!(report["containers"].as_array().map(Vec::len), Some(2), "{report}");
     assert_eq!(report["groups"], json!([polite.config.alloc_id]));
     assert_eq!(fs::read_to_string(polite.dir().join("local/end")).must("the task's file"), "asked\n");
