@@ -6,6 +6,7 @@ use firewall::{Firewall, Protocol::Tcp, PublishedPort};
 use fixtures::{
     must::Must,
     netns::TestNetwork,
+    program::missing,
     wait::{patient, seconds},
 };
 
@@ -98,7 +99,7 @@ fn restore(rules: &str) {
 fn packets_pass_the_policy_of_iptables_legacy() {
     let Some(host) = Node::new() else { return };
     if Command::new("iptables-legacy").arg("-V").output().is_err() {
-        return skipped("iptables-legacy is not installed");
+        return missing("iptables-legacy");
     }
     let web = published(&host);
     for program in ["iptables-legacy", "ip6tables-legacy"] {
@@ -236,7 +237,7 @@ fn dockerd_and_nomads_bridge_work_beside_ours() {
     for (announced, program) in [(true, "iptables-nft"), (false, "iptables-legacy")] {
         let Some(host) = Node::new() else { return };
         if Command::new(program).arg("-V").output().is_err() {
-            return skipped(&format!("{program} is not installed"));
+            return missing(program);
         }
         let watcher = host.firewall.watch().must("watch");
         let web = published(&host);
@@ -265,9 +266,4 @@ fn wait(condition: impl Fn() -> bool) {
     while !condition() {
         assert!(Instant::now() < end, "{}", run("nft", &["list", "ruleset"]));
     }
-}
-
-#[allow(clippy::print_stdout, reason = "a skipped test says why")]
-fn skipped(why: &str) {
-    println!("skipped: {why}");
 }

@@ -8,7 +8,10 @@ use std::{
     process::Command,
 };
 
-use fixtures::image::{Compression, Entry, Image, Layer};
+use fixtures::{
+    image::{Compression, Entry, Image, Layer},
+    program::missing,
+};
 use image_store::Limits;
 
 use crate::common::{Bench, describe, limits, noise, xattrs};
@@ -104,8 +107,11 @@ fn gnu_tar(tar: &[u8]) -> Option<tempfile::TempDir> {
         .arg(&archive)
         .arg("--directory")
         .arg(&tree)
-        .output()
-        .ok()?;
+        .output();
+    let Ok(output) = output else {
+        missing("tar");
+        return None;
+    };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(directory)
 }
@@ -291,7 +297,7 @@ async fn sparse_files_of_every_format() {
             .arg(directory.path())
             .args(["--file=-", "holes"])
             .output();
-        let Ok(output) = output else { return };
+        let Ok(output) = output else { return missing("tar") };
         assert!(output.status.success() && output.stdout.len() < 1 << 20);
         let bench = Bench::new();
         let image = bench
@@ -323,7 +329,7 @@ async fn every_tar_dialect() {
             .arg(&tree)
             .args(["--file=-", "."])
             .output();
-        let Ok(output) = output else { return };
+        let Ok(output) = output else { return missing("tar") };
         assert!(output.status.success());
         let bench = Bench::new();
         let image =

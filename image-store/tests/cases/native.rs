@@ -10,6 +10,7 @@ use std::{
 
 use fixtures::{
     image::{Built, Document, Entry, Image, Layer, archive, digest},
+    program::missing,
     registry::{Action, DockerRegistry, Fault},
 };
 use image_store::{LayerFormat, Progress, PullError, PullEvent, PullRequest, Silent, Store, StoreConfig};
@@ -138,11 +139,10 @@ fn visible(layer: &Path) -> Vec<(String, String)> {
 }
 
 /// Runs a program that knows the format. Returns false, with a message, if it is not installed.
-#[allow(clippy::print_stdout, reason = "a skipped test says why")]
 fn agrees(program: &str, arguments: &[&str]) -> bool {
     match Command::new(program).args(arguments).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("skipped: {program} is not installed");
+            missing(program);
             false
         }
         output => {

@@ -8,7 +8,10 @@ use std::{
     process::Command,
 };
 
-use fixtures::image::{Built, Compression, Entry, Image, Layer};
+use fixtures::{
+    image::{Built, Compression, Entry, Image, Layer},
+    program::missing,
+};
 use serde_json::json;
 
 use crate::{
@@ -17,7 +20,6 @@ use crate::{
 };
 
 /// The tree of umoci in a temporary directory, if umoci is installed.
-#[allow(clippy::print_stderr)]
 fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
     let directory = tempfile::tempdir().unwrap();
     let layout = directory.path().join("layout");
@@ -30,7 +32,7 @@ fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
         .arg(&bundle)
         .output();
     let Ok(output) = output else {
-        eprintln!("SKIPPED: umoci is not installed (scripts/setup.sh)");
+        missing("umoci");
         return None;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

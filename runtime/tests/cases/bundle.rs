@@ -62,8 +62,7 @@ fn is_complete() {
 
 fn runs_under_runc() {
     if Command::new("runc").arg("--version").output().is_err() {
-        println!("skipped: there is no runc here (on Debian: apt-get install runc)");
-        return;
+        return crate::common::missing("runc");
     }
     let node = Node::new();
     let script = "grep -E 'Seccomp:|NoNewPrivs|CapBnd|CapEff' /proc/self/status; \

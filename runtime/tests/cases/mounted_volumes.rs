@@ -156,7 +156,10 @@ impl Loop {
     /// `None` on a machine without the programs.
     fn new(file: &Path) -> Option<Self> {
         fs::File::create(file).and_then(|file| file.set_len(16 << 20)).expect("an image");
-        let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(file).status().ok()?;
+        let Ok(made) = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(file).status() else {
+            crate::common::missing("mkfs.ext4");
+            return None;
+        };
         assert!(made.success(), "mkfs.ext4");
         let found = Command::new("losetup").args(["--find", "--show"]).arg(file).output().expect("losetup");
         // Busybox's program has other options.
@@ -178,7 +181,7 @@ impl Drop for Loop {
 fn on_a_block_device() {
     let node = Node::new();
     let Some(device) = Loop::new(&node.directory.path().join("image")) else {
-        println!("skipped: there is no mkfs.ext4, or losetup makes no device");
+        println!("skipped: this machine makes no ext4 file system on a loop device");
         return;
     };
     let ext4 = options("ext4", &device.0, "noatime,nodev");

@@ -10,7 +10,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     time::Duration,
 };
@@ -19,7 +19,7 @@ use fixtures::{
     busybox::Images,
     must::Must,
     netns::{TestNetwork, cni_path},
-    process,
+    process, program,
     wait::{all, eventually, seconds},
 };
 use kit::{
@@ -550,7 +550,7 @@ async fn a_kill_at_any_failpoint_of_a_mounted_volume_leaves_nothing() {
 /// The points between which a runtime of the node works, and some of the removal. Without crun the test is skipped.
 #[tokio::test]
 async fn a_kill_at_the_failpoints_of_an_installed_runtime_leaves_nothing() {
-    if !Path::new("/usr/bin/crun").exists() {
+    if program::find("crun").is_none() {
         return;
     }
     let images = Images::start().await;

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Output},
 };
 
-use fixtures::must::Must;
+use fixtures::{must::Must, program::missing};
 use kit::plugin::binary;
 use tempfile::TempDir;
 
@@ -18,12 +18,11 @@ fn oci_rs(args: &[&str]) -> String {
 }
 
 /// Runs a program, if the machine has it.
-#[allow(clippy::print_stdout, reason = "a skipped test says why")]
 fn tool(program: &str, args: &[&str]) -> Option<Output> {
     match Command::new(program).args(args).env("LC_ALL", "C.UTF-8").output() {
         Ok(output) => Some(output),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("skipped: this machine has no {program}");
+            missing(program);
             None
         }
         Err(error) => panic!("{program}: {error}"),

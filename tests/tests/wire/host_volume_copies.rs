@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use fixtures::{busybox::Images, must::Must};
+use fixtures::{busybox::Images, must::Must, program};
 use kit::node::Node;
 use rustix::{
     fs::{CWD, FileType, Mode, RenameFlags, XattrFlags, makedev, mknodat, renameat_with, setxattr},
@@ -43,7 +43,7 @@ impl NodeDisk {
     /// The disk with these options of the program that makes the file system, and of its mount.
     #[allow(clippy::print_stdout, reason = "a skipped test says why")]
     pub fn with(kind: &'static str, options: &[&str], mount: &str) -> Option<Self> {
-        let program = Path::new("/usr/sbin").join(format!("mkfs.{kind}"));
+        let program = program::find(&format!("mkfs.{kind}"))?;
         let root = TempDir::with_prefix("oci-rs-disk-").must("a directory");
         let file = root.path().join("disk");
         File::create(&file).and_then(|file| file.set_len(1 << 30)).must("a file");

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fixtures::must::Must;
+use fixtures::{must::Must, program};
 use kit::{node::Node, plugin::binary};
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value as Json, json};
@@ -268,7 +268,7 @@ fn a_capacity_is_a_limit_and_survives_an_unmount() {
     let client = Client::in_memory();
     let kinds = fs::read_to_string("/proc/filesystems").must("the file systems");
     for (kind, min, max) in [("ext4", 8, 32), ("ext4", 12, 12), ("ext4", 0, 16), ("xfs", 0, 320)] {
-        if !kinds.contains(kind) || !Path::new("/usr/sbin").join(format!("mkfs.{kind}")).exists() {
+        if !kinds.contains(kind) || program::find(&format!("mkfs.{kind}")).is_none() {
             continue;
         }
         let spec = Spec {
@@ -308,7 +308,7 @@ fn a_larger_capacity_makes_a_volume_larger_while_it_is_used() {
     let client = Client::in_memory();
     let kinds = fs::read_to_string("/proc/filesystems").must("the file systems");
     for (kind, first, later) in [("ext4", (0, 16), (0, 64)), ("ext4", (8, 32), (48, 96)), ("xfs", (0, 320), (0, 640))] {
-        if !kinds.contains(kind) || !Path::new("/usr/sbin").join(format!("mkfs.{kind}")).exists() {
+        if !kinds.contains(kind) || program::find(&format!("mkfs.{kind}")).is_none() {
             continue;
         }
         let of = |(min, max)| Spec { parameters: json!({"fs": kind}), ..Spec::limited(min * MEBIBYTE, max * MEBIBYTE) };
@@ -368,7 +368,7 @@ fn a_read_only_volume_cannot_become_larger() {
 fn a_killed_growth_is_mended_by_the_next_call() {
     let kinds = fs::read_to_string("/proc/filesystems").must("the file systems");
     for (kind, first, later) in [("ext4", 16, 32), ("xfs", 320, 640)] {
-        let is_there = kinds.contains(kind) && Path::new("/usr/sbin").join(format!("mkfs.{kind}")).exists();
+        let is_there = kinds.contains(kind) && program::find(&format!("mkfs.{kind}")).is_some();
         if is_there && (kind != "ext4" || grows_ext4()) {
             let of = |max: u64| Spec { parameters: json!({"fs": kind}), ..Spec::limited(0, max * MEBIBYTE) };
             kill_growth(&Client::in_memory(), &of(first), &of(later));

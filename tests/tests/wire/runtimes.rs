@@ -1,12 +1,12 @@
 //! Tasks with OCI runtimes of the node: runc, crun and gVisor (runsc), as Debian has them.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use fixtures::{
     busybox::Images,
     cgroup,
     must::Must,
-    process,
+    process, program,
     wait::{eventually, seconds, within},
 };
 use kit::{node::Node, plugin::Plugin, task::Task};
@@ -20,9 +20,9 @@ pub(super) fn options(runtime: &str) -> Json {
     json!({ "allow_runtimes": [runtime], "runtime": { runtime: {} } })
 }
 
-/// Whether the runtime is installed. Its tests are skipped otherwise (on Debian: `apt-get install runc crun runsc`).
+/// Whether the runtime is installed. Its tests are skipped otherwise.
 pub(super) fn is_installed(runtime: &str) -> bool {
-    ["/usr/sbin", "/usr/bin"].iter().any(|directory| Path::new(directory).join(runtime).exists())
+    program::find(runtime).is_some()
 }
 
 async fn task(node: &Node, plugin: &mut Plugin, images: &Images, runtime: &str, script: &str) -> Task {
