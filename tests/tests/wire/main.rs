@@ -11,6 +11,7 @@ mod cdi_interfaces;
 mod commands;
 mod commands_in_tasks;
 mod credentials;
+mod dashboard;
 mod definitions;
 mod device_plugin;
 mod disk_space;
