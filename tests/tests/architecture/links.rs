@@ -100,6 +100,18 @@ fn every_link_of_the_documents_leads_somewhere() {
 }
 
 #[test]
+fn the_index_lists_each_document_once() {
+    let index = root().join("docs/README.md");
+    let index = Document::read(&fs::read_to_string(index).must("the index"));
+    let listed: Vec<&str> = index.links.iter().filter_map(|link| link.split('#').next()).collect();
+    for path in files(&root().join("docs"), "md") {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let count = listed.iter().filter(|link| **link == name).count();
+        assert!(name == "README.md" || count == 1, "docs/README.md lists {name} {count} times");
+    }
+}
+
+#[test]
 fn every_json_block_of_the_documents_is_json() {
     for (path, document) in documents() {
         for (language, text) in document.blocks.iter().filter(|(language, _)| language == "json") {
