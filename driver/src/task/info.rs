@@ -12,7 +12,7 @@ use runtime::{Mark, plan::ContainerId};
 
 use super::driver_state::DriverState;
 use crate::{
-    events::{Events, TaskEvents},
+    events::{Content, Events, TaskEvents},
     metrics::TaskLabels,
     node::Node,
     plan::NomadTask,
@@ -141,12 +141,8 @@ impl TaskInfo {
                 if let Err(error) = marked {
                     tracing::warn!(%container, %error, "a full writable layer may be reported twice");
                 }
-                let text = format!(
-                    "The task's writable layer is full: it has reached its limit of {:.1} MiB (`size` in \
-                     `storage_opt`, or the plugin's `writable_layer`), and the task can write no more files there",
-                    limit as f64 / 1_048_576.0
-                );
-                Some((text, vec![("limit_bytes", limit.to_string())]))
+                let mebibytes = format!("{:.1}", limit as f64 / 1_048_576.0);
+                Some(Content::LayerFull { mebibytes, limit_bytes: limit.to_string() })
             }
         });
     }
