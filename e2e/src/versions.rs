@@ -48,7 +48,13 @@ const DYNAMIC_HOST_VOLUMES: Feature = Feature {
     name: "dynamic host volumes",
     lacking: &[V1_8, V1_9],
     instead: "`nomad volume create` refuses them. `host_volume` in the client's configuration works with all versions.",
-    cases: &["volume_outlives_task_agent_and_job", "volume_of_our_plugin_has_a_limit"],
+    cases: &[
+        "volume_outlives_task_agent_and_job",
+        "volume_of_our_plugin_has_a_limit",
+        "volume_of_an_image_has_its_files",
+        "volume_of_a_volume_is_a_read_only_copy",
+        "volume_in_every_form",
+    ],
 };
 
 /// Groups without a network.

@@ -1,21 +1,25 @@
-//! What the devices that a job reserves bring into its task: with a device plugin on Nomad's library, and with ours.
+//! What devices bring into a task: those that a job reserves, with a device plugin on Nomad's library and with ours,
+//! and those of a spec that a job names.
 
 use std::{
-    fs::{self, OpenOptions, Permissions},
-    io::Write,
+    fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 
-use e2e::{Failure, Job, Outcome, watch};
+use e2e::{Alloc, Failure, Job, Outcome, watch};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::json;
 
-use crate::{Case, Env, Needs::OwnAgent};
+use crate::{Case, Env, Needs::OwnAgent, invalid_jobs};
 
-pub const CASES: &[Case] = &[("devices_of_a_plugin", OwnAgent, of_a_plugin)];
+pub const CASES: &[Case] = &[
+    ("devices_of_a_plugin", OwnAgent, of_a_plugin),
+    ("devices_of_a_spec_need_permission", OwnAgent, of_a_spec_need_permission),
+    ("devices_with_replicas_are_shared", OwnAgent, with_replicas_are_shared),
+];
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -24,6 +28,12 @@ const INTERFACE: &str = "box-node";
 
 /// Device nodes that can be opened without an effect. It depends on the kernel which of them exist.
 const NODES: [&str; 5] = ["/dev/fuse", "/dev/loop-control", "/dev/net/tun", "/dev/kvm", "/dev/btrfs-control"];
+
+/// The first of [`NODES`] that exists.
+fn node() -> Outcome<&'static str> {
+    let node = NODES.into_iter().find(|node| Path::new(node).exists());
+    node.ok_or_else(|| Failure(format!("none of {NODES:?} is on this machine")))
+}
 
 /// Builds `e2e/conformance/deviceplugin` into the plugin directory of the case's agent, puts our device plugin there
 /// too, and has the agent load both.
@@ -37,17 +47,27 @@ fn add_plugins(env: &Env, node: &str, directory: &Path) -> Outcome {
     if !output.status.success() {
         return Err(Failure(format!("go build: {}", String::from_utf8_lossy(&output.stderr))));
     }
-    let mut config = OpenOptions::new().append(true).open(env.agent.path().join("client.hcl"))?;
     let specs = write_spec(env)?;
-    fs::hard_link(env.agent.driver(), env.agent.driver().with_file_name("oci-rs-cdi"))?;
-    writeln!(config, "plugin \"oci-rs-cdi\" {{\n  config {{\n    spec_dirs = [{specs:?}]\n  }}\n}}")?;
-    writeln!(config, "plugin \"boxes\" {{\n  config {{\n    directory = {directory:?}\n    node = {node:?}\n  }}\n}}")?;
-    let file = env.agent.path().join("client.hcl");
-    let driver = "plugin \"oci-rs\" {\n  config {";
-    let with_specs =
-        fs::read_to_string(&file)?.replacen(driver, &format!("{driver}\n    cdi_spec_dirs = [{specs:?}]"), 1);
-    fs::write(&file, with_specs)?;
+    let boxes =
+        format!("plugin \"boxes\" {{\n  config {{\n    directory = {directory:?}\n    node = {node:?}\n  }}\n}}");
+    let ours = add_our_plugin(env, &specs, "")?;
+    configure(env, &specs, "", &format!("{ours}{boxes}\n"))?;
     env.agent.launch()
+}
+
+/// Puts our device plugin into the plugin directory of a stopped agent. Returns its block, with these options.
+fn add_our_plugin(env: &Env, specs: &Path, options: &str) -> Outcome<String> {
+    fs::hard_link(env.agent.driver(), env.agent.driver().with_file_name("oci-rs-cdi"))?;
+    Ok(format!("plugin \"oci-rs-cdi\" {{\n  config {{\n    spec_dirs = [{specs:?}]\n{options}  }}\n}}\n"))
+}
+
+/// Gives the driver of a stopped agent the specs and these options, and adds blocks to the configuration.
+fn configure(env: &Env, specs: &Path, options: &str, blocks: &str) -> Outcome {
+    let file = env.agent.path().join("client.hcl");
+    let driver = "plugin \"oci-rs\" {\n  config {\n";
+    let with_specs = format!("{driver}    cdi_spec_dirs = [{specs:?}]\n{options}");
+    fs::write(&file, fs::read_to_string(&file)?.replacen(driver, &with_specs, 1) + blocks)?;
+    Ok(())
 }
 
 /// The spec's file, and its directory.
@@ -97,6 +117,18 @@ fn write_spec(env: &Env) -> Outcome<PathBuf> {
             ],
         },
     });
+    fs::write(spec(env), spec_of_boxes.to_string())?;
+    Ok(directory)
+}
+
+/// Writes a spec with a device for each of these names, whose node can be read. Returns the directory.
+fn write_simple_spec(env: &Env, names: &[&str]) -> Outcome<PathBuf> {
+    let directory = env.agent.path().join("specs");
+    fs::create_dir(&directory)?;
+    let node = json!({ "path": "/dev/box", "hostPath": node()?, "permissions": "r" });
+    let edits = |name: &str| json!({ "deviceNodes": [node], "env": [format!("BOX={name}")] });
+    let devices: Vec<_> = names.iter().map(|name| json!({ "name": name, "containerEdits": edits(name) })).collect();
+    let spec_of_boxes = json!({ "cdiVersion": "1.1.0", "kind": "vendor.test/box", "devices": devices });
     fs::write(spec(env), spec_of_boxes.to_string())?;
     Ok(directory)
 }
@@ -165,8 +197,7 @@ fn ip(args: &[&str]) -> Outcome {
 }
 
 fn of_a_plugin(env: &Env) -> Outcome {
-    let node = NODES.into_iter().find(|node| Path::new(node).exists());
-    let node = node.ok_or_else(|| Failure(format!("none of {NODES:?} is on this machine")))?;
+    let node = node()?;
     let directory = env.agent.path().join("boxes");
     for name in ["left", "right", "shared"] {
         fs::create_dir_all(directory.join(name))?;
@@ -213,4 +244,76 @@ fn of_a_plugin(env: &Env) -> Outcome {
     alloc.wait_log("stdout", |log| log == b"0\nnone\n")?;
     alloc.wait_over()?;
     of_our_plugin(env)
+}
+
+/// Prints the name of a box and how its node can be opened.
+const OPEN: &str = "echo $BOX; { true </dev/box; } 2>/dev/null && echo opened to read; \
+                    { true >/dev/box; } 2>/dev/null || echo not opened to write";
+
+/// What [`OPEN`] prints.
+fn opened(name: &str) -> String {
+    format!("{name}\nopened to read\nnot opened to write\n")
+}
+
+/// A job names a device of a spec. The operator's list decides.
+fn of_a_spec_need_permission(env: &Env) -> Outcome {
+    let specs = write_simple_spec(env, &["allowed", "other"])?;
+    env.agent.stop()?;
+    configure(env, &specs, "    allow_devices = [\"/dev/null\", \"vendor.test/box=allow*\"]\n", "")?;
+    env.agent.launch()?;
+    let job = |name: &str| {
+        let job = crate::batch::script(env, OPEN).config(&format!("devices {{\n  cdi = \"{name}\"\n}}"));
+        job.number("attempts", 2)
+    };
+    let alloc = env.agent.run(&job("vendor.test/box=allowed"))?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    alloc.wait_log("stdout", |log| log == opened("allowed").as_bytes())?;
+    let refused = ["devices: this node does not allow \"vendor.test/box=other\"", "allow_devices"];
+    invalid_jobs::refused(env, &job("vendor.test/box=other"), &refused)?;
+    // A permitted name that no spec has.
+    let missing = "no spec has the device vendor.test/box=allow-none";
+    invalid_jobs::refused(env, &job("vendor.test/box=allow-none"), &[missing, "allowed, other"])
+}
+
+/// Two replicas of one device. Two jobs have it at the same time, and there is none for a third job.
+fn with_replicas_are_shared(env: &Env) -> Outcome {
+    let specs = write_simple_spec(env, &["whole"])?;
+    env.agent.stop()?;
+    let ours = add_our_plugin(env, &specs, "    kind \"vendor.test/box\" {\n      replicas = 2\n    }\n")?;
+    configure(env, &specs, "", &ours)?;
+    env.agent.launch()?;
+    wait_devices(env, &[("vendor.test/box=whole#1", true), ("vendor.test/box=whole#2", true)])?;
+    let file = env.agent.path().join("cdi.nomad.hcl");
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs/cdi.nomad.hcl"))?;
+    let constrained = |operator: &str, value: &str| -> Outcome<Job> {
+        let text = text.replace("device.attr.memory", "device.attr.replicas");
+        fs::write(&file, text.replace(">=", operator).replace("2 GiB", value))?;
+        let script = format!("trap 'exit 0' TERM; {OPEN}; while :; do sleep 0.1; done");
+        Ok(Job::at(&file).var("image", &env.registry.image()).var("script", &script))
+    };
+    let job = constrained("=", "2")?;
+    let sharers = [env.agent.run(&job)?, env.agent.run(&job)?];
+    for alloc in &sharers {
+        alloc.wait_running()?;
+        alloc.wait_log("stdout", |log| log == opened("whole").as_bytes())?;
+    }
+    // Both tasks still run.
+    for alloc in &sharers {
+        assert_eq!(alloc.sh(OPEN)?, opened("whole"));
+    }
+    not_placed(env, &job, "\"devices")?;
+    sharers.iter().try_for_each(Alloc::stop)?;
+    // A job can avoid devices with replicas.
+    not_placed(env, &constrained("is_not_set", "")?, "missing devices")
+}
+
+/// Nomad finds no place for the job, and the reason contains `reason`. The job is removed, so that it gets no place
+/// later either.
+fn not_placed(env: &Env, job: &Job, reason: &str) -> Outcome {
+    let placed = env.agent.register(job, "unplaced");
+    env.agent.api().delete("/v1/job/unplaced?purge=true")?;
+    match placed {
+        Err(Failure(text)) if text.contains("cannot be placed") && text.contains(reason) => Ok(()),
+        other => Err(Failure(format!("expected no place because of {reason}: {other:?}"))),
+    }
 }

@@ -34,6 +34,7 @@ mod survival;
 mod templates;
 mod terminal;
 mod versions;
+mod volume_forms;
 mod volumes;
 
 use std::{
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         invalid_jobs::CASES,
         devices::CASES,
         volumes::CASES,
+        volume_forms::CASES,
         recovery::CASES,
         rollout::CASES,
         survival::CASES,

@@ -1,4 +1,5 @@
-//! Dynamic host volumes: `nomad volume create` makes a volume, jobs mount it, and it outlives task, job and agent.
+//! Dynamic host volumes: `nomad volume create` makes a volume, jobs mount it, and it outlives task, job and agent. An
+//! image as a volume, and the limit of a writable layer.
 
 use std::{ffi::CStr, fs, path::PathBuf};
 
@@ -10,13 +11,19 @@ use rustix::{
 
 use serde_json::Value;
 
-use crate::{Case, Env, Needs::OwnAgent};
+use crate::{
+    Case, Env,
+    Needs::{OwnAgent, SharedAgent},
+    batch::script,
+    docker::patiently,
+};
 
 pub const CASES: &[Case] = &[
     ("volume_outlives_task_agent_and_job", OwnAgent, outlives_task_agent_and_job),
     ("volume_of_our_plugin_has_a_limit", OwnAgent, of_our_plugin_has_a_limit),
     ("volume_of_an_image_has_its_files", OwnAgent, of_an_image_has_its_files),
     ("volume_of_a_volume_is_a_read_only_copy", OwnAgent, of_a_volume_is_a_read_only_copy),
+    ("volume_is_an_image_beside_a_full_layer", SharedAgent, is_an_image_beside_a_full_layer),
 ];
 
 /// A mount that is removed when the value is dropped.
@@ -48,9 +55,14 @@ fn create(agent: &Agent, name: &str) -> Outcome<(String, PathBuf)> {
 
 /// Makes a volume of this specification. Returns its id and what the server knows of it.
 fn create_of(agent: &Agent, name: &str, text: &str) -> Outcome<(String, Value)> {
+    create_by(agent, &["volume", "create"], name, text)
+}
+
+/// The same by this command. With `-detach`, it does not wait until jobs can use the volume.
+pub fn create_by(agent: &Agent, command: &[&str], name: &str, text: &str) -> Outcome<(String, Value)> {
     let file = agent.path().join(format!("{name}.volume.hcl"));
     fs::write(&file, format!("name = \"{name}\"\ntype = \"host\"\n{text}"))?;
-    nomad(agent, &["volume", "create", &file.to_string_lossy()])?;
+    nomad(agent, &[command, &[&file.to_string_lossy()]].concat())?;
     let volumes = agent.api().get("/v1/volumes?type=host")?;
     let id = volumes.as_array().into_iter().flatten().find(|volume| volume["Name"] == name);
     let id = id.and_then(|volume| volume["ID"].as_str()).ok_or_else(|| Failure(format!("no {name} in {volumes}")))?;
@@ -234,4 +246,69 @@ fn of_a_volume_is_a_read_only_copy(env: &Env) -> Outcome {
     nomad(env.agent, &["volume", "delete", "-type", "host", &copy])?;
     assert!(!snapshot.exists(), "{} is left", snapshot.display());
     Ok(())
+}
+
+/// A task fills its writable layer, and mounts a directory of another image beside it.
+fn is_an_image_beside_a_full_layer(env: &Env) -> Outcome {
+    let image = env.registry.make("counter")?;
+    let config = format!(
+        "storage_opt = {{ size = \"16m\" }}\nmount {{\n  type = \"image\"\n  source = \"{image}\"\n  \
+         target = \"/site\"\n  sub_path = \"www\"\n}}"
+    );
+    let job = script(env, "trap 'exit 0' TERM; while :; do sleep 0.1; done").config(&config);
+    let alloc = env.agent.run(&job)?;
+    alloc.wait_running()?;
+    let look = "ls /site; cmp /www/index.html /site/index.html && echo same; \
+                { echo x >/site/index.html; } 2>&1 | grep -o 'Read-only'; \
+                df -Pk / | awk 'NR == 2 && $2 < 20480 { print \"limited\" }'; \
+                dd if=/dev/zero of=/big bs=64k 2>&1 | grep -o 'No space left'; \
+                test $(stat -c %s /big) -ge 16777216 && echo room; echo x >/alloc/data/file && echo beside";
+    let expected = "cgi-bin\nindex.html\nsame\nRead-only\nlimited\nNo space left\nroom\nbeside\n";
+    assert_eq!(sh(&alloc, look)?, expected);
+    alloc.wait("the event", |alloc| (full_layer_events(alloc) > 0).then_some(()))?;
+
+    // The operator sees the task among the users of the mounted image.
+    let known = users(&oci_rs(env, &["image", "ls"])?, &image)?;
+    assert!(known.contains(&alloc.id), "{known}");
+    let used = oci_rs(env, &["df"])?;
+    assert_eq!(users(&used["images"], &image)?, known);
+    let mut layers = used["writable_layers"].as_array().into_iter().flatten();
+    let layer = layers.find(|layer| layer["task"].to_string().contains(&alloc.id[..8]));
+    assert!(layer.is_some_and(|layer| layer["bytes"].as_u64() > Some(8 << 20)), "{used}");
+    let refused = env.agent.operator(&["rmi", &image]).output()?;
+    assert_eq!(refused.status.code(), Some(5), "a task uses it: {refused:?}");
+
+    // A later measurement of the full layer is no second event.
+    let path = format!("/v1/client/allocation/{}/stats", alloc.id);
+    let measured = || Ok::<_, Failure>(env.agent.api().get(&path)?["Timestamp"].as_u64());
+    let before = measured()?;
+    patiently(|| match measured()? {
+        later if later > before => Ok(String::new()),
+        _ => Err(Failure("no later measurement".to_owned())),
+    })?;
+    alloc.stop()?;
+    assert_eq!(full_layer_events(&alloc.get()?), 1, "{:?}", alloc.events()?);
+    patiently(|| Ok(oci_rs(env, &["rmi", &image])?.to_string())).map(drop)
+}
+
+/// The number of events of the only task that tell of a full writable layer.
+fn full_layer_events(alloc: &Value) -> usize {
+    let events = alloc["TaskStates"]["batch"]["Events"].as_array();
+    let texts = events.into_iter().flatten().filter_map(|event| event["DisplayMessage"].as_str());
+    texts.filter(|text| text.contains("writable layer is full")).count()
+}
+
+/// The users of an image in a list of images.
+fn users(images: &Value, name: &str) -> Outcome<String> {
+    let image = images.as_array().into_iter().flatten().find(|image| image["reference"] == name);
+    image.map(|image| image["used_by"].to_string()).ok_or_else(|| Failure(format!("no {name} in {images}")))
+}
+
+/// The JSON of an operator's command.
+fn oci_rs(env: &Env, args: &[&str]) -> Outcome<Value> {
+    let output = env.agent.operator(&[args, &["--json"]].concat()).output()?;
+    if !output.status.success() {
+        return Err(Failure(format!("{args:?}: {output:?}")));
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
