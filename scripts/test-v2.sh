@@ -36,7 +36,7 @@ suite() {
     case $name in
         runtime) echo "suite runtime /tests/runtime --test-threads=2 $words" ;;
         containers) echo "suite containers /tests/containers $words" ;;
-        wire) echo "suite wire env OCI_RS_FILE_SERVERS=1 /tests/wire --test-threads=2 $words" ;;
+        wire) echo "suite wire env OCI_RS_FILE_SERVERS=1 OCI_RS_QUOTAS=1 /tests/wire --test-threads=2 $words" ;;
         chaos) echo "suite chaos env CHAOS_LIVES=${CHAOS_LIVES:-40} /tests/chaos --test-threads=1 $words" ;;
         conformance)
             echo "suite conformance env OCI_RS_CONFORMANCE_TESTS=/tests/conformance" \
@@ -57,9 +57,9 @@ suites() {
         quick)
             suite containers cgroups_ exec_same exec_rights exec_process_limit exec_kill lifecycle_runs \
                 files_devices process_rights process_apparmor
-            suite wire apparmor:: limits:: end_reasons:: stats::a_stream stats::the_first metrics::the_values metrics::throttling \
-                security::requested_devices host_volume_quotas::a_capacity host_volume_quotas::a_kill \
-                sized_layer_quotas::a_limit sized_layer_quotas::a_killed
+            suite wire apparmor:: limits:: end_reasons:: stats::a_stream stats::the_first metrics::the_values \
+                metrics::throttling security::requested_devices host_volume_quotas::a_capacity host_volumes::a_larger \
+                sized_layer_quotas::a_limit sized_layer_quotas::a_killed cdi_hooks::the_hooks_of_each
             suite nomad batch_out_of_memory
             ;;
         *) suite "$@" ;;

@@ -4,6 +4,12 @@ use std::{fs::File, io, path::Path};
 
 use crate::sys;
 
+/// Whether this machine must be able to limit and to encrypt storage: `OCI_RS_QUOTAS=1`. Then a kernel without project
+/// quotas or dm-crypt is a failure, and not the reason to skip a test.
+pub fn is_required() -> bool {
+    std::env::var_os("OCI_RS_QUOTAS").is_some_and(|value| value == "1")
+}
+
 /// The limits and the use of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProjectQuota {

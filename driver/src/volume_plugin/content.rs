@@ -32,18 +32,25 @@ const CONFIG: &str = "oci-rs-volume.hcl";
 /// How long a volume may take to be filled. Nomad kills the plugin after 60 seconds.
 const LIMIT: Duration = Duration::from_secs(45);
 
+/// With this environment variable, a development build has another limit, in milliseconds. Tests set it.
+const LIMIT_VARIABLE: &str = "OCI_RS_VOLUME_LIMIT_MS";
+
 /// When the filling of a volume has to end.
 #[derive(Debug, Clone, Copy)]
-pub struct Deadline(Instant);
+pub struct Deadline {
+    end: Instant,
+    limit: Duration,
+}
 
 impl Deadline {
     /// That of a call that begins now.
     pub fn of_this_call() -> Self {
-        Self(Instant::now() + LIMIT)
+        let limit = limit();
+        Self { end: Instant::now() + limit, limit }
     }
 
     fn left(self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+        self.end.saturating_duration_since(Instant::now())
     }
 
     fn is_over(self) -> bool {
@@ -52,8 +59,13 @@ impl Deadline {
 
     /// Whether half of the time has passed. What can wait for the next call then ends.
     pub fn is_half_over(self) -> bool {
-        self.left() < LIMIT / 2
+        self.left() < self.limit / 2
     }
+}
+
+fn limit() -> Duration {
+    let given = if cfg!(debug_assertions) { std::env::var(LIMIT_VARIABLE).ok() } else { None };
+    given.and_then(|text| text.parse().ok()).map_or(LIMIT, Duration::from_millis)
 }
 
 /// What a volume is filled with. It stays available until the value is dropped.
@@ -155,7 +167,7 @@ impl Content {
             let remedy = match () {
                 _ if deadline.is_over() => format!(
                     "; the volume was not filled within {} seconds: {}",
-                    LIMIT.as_secs(),
+                    deadline.limit.as_secs(),
                     self.remedy_for_its_size()
                 ),
                 _ if is_limited && [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&kind) => {

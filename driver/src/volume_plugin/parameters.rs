@@ -129,8 +129,13 @@ fn id(value: &str) -> Result<u32, String> {
     id.ok_or_else(|| format!("{value:?} is no id: write a number, such as \"1000\""))
 }
 
+/// Nomad passes `true` and `false` without quotation marks as "1" and "0".
 fn truth(value: &str) -> Result<bool, String> {
-    value.parse().map_err(|_| format!("{value:?} is neither \"true\" nor \"false\""))
+    match value {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(format!("{value:?} is neither \"true\" nor \"false\"")),
+    }
 }
 
 fn mode(value: &str) -> Result<u32, String> {
@@ -169,6 +174,10 @@ mod tests {
         assert_eq!(Parameters::parse(all, true), Ok(expected));
         let id = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d01";
         let copy = Parameters { source: Some(Source::Volume(id.to_owned())), ..Parameters::default() };
+        for (value, expected) in [("true", true), ("1", true), ("false", false), ("0", false)] {
+            let parameters = Parameters::parse(&format!(r#"{{"read_only": "{value}"}}"#), false);
+            assert_eq!(parameters.map(|parameters| parameters.read_only), Ok(expected), "{value}");
+        }
         let text = format!(r#"{{"from": "{id}", "read_only": "false"}}"#);
         assert_eq!(Parameters::parse(&text, false), Ok(copy));
     }

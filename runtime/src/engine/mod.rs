@@ -190,6 +190,8 @@ fn fork_init(args: &ContainerArgs, ids: Option<IdRange>, hooks: Option<&TaskDir>
     to_caller.close().map_err(ProcessError::from)?;
     if let Some(task) = hooks {
         from_init.wait_for_hook_request().map_err(ProcessError::from)?;
+        // The first hooks run in the node's namespaces.
+        sys::rejoin_own_pids().map_err(LibcontainerError::OtherIO)?;
         let state = format!("{{\"pid\":{}}}", init.as_raw_nonzero());
         let run = hooks::run_here(task, HookMoment::Create, state.as_bytes());
         run.map_err(|error| LibcontainerError::Other(error.message))?;

@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::{self, Write},
+    iter,
     os::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
@@ -95,7 +96,14 @@ fn run(task: &TaskDir, moment: HookMoment) -> Result<(), StartError> {
             let record: Option<ContainerRecord> = task.read(CONTAINER)?;
             run_stages(&[HookStage::Poststart], &state("running", record.map(|record| record.init.pid)))
         }
-        HookMoment::Removed => run_stages(&[HookStage::Poststop], &state("stopped", None)),
+        // After a hook that fails, the others run too.
+        HookMoment::Removed => {
+            let state = state("stopped", None);
+            let hooks = of_stages(&plan.hooks, &[HookStage::Poststop]);
+            let failed = hooks.filter_map(|hook| run_all(iter::once(hook), &state, &[]).err());
+            let failed = failed.collect::<Vec<String>>().join("; ");
+            if failed.is_empty() { Ok(()) } else { Err(StartError::invalid(failed)) }
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) use mount::{
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{
     EndedChild, Fork, end_with_parent, execve, exit_now, fork, fork_sibling, join_new_session_keyring,
-    peek_ended_child, replace_command_line, unshare_children_pids, unshare_mounts,
+    peek_ended_child, rejoin_own_pids, replace_command_line, unshare_children_pids, unshare_mounts,
 };
 pub use quota::ProjectUsage;
 pub(crate) use quota::{enforces_projects, project_of, project_usage, set_project, set_project_limits};

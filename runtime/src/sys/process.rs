@@ -2,16 +2,17 @@
 
 use std::{
     ffi::{CStr, CString, c_char},
-    fs, io,
+    fs::{self, File},
+    io,
     mem::MaybeUninit,
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     process::Command,
     ptr, slice,
 };
 
 use rustix::{
     process::{Pid, Signal, set_parent_process_death_signal},
-    thread::UnshareFlags,
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
 use crate::exit_status::ExitStatus;
@@ -107,11 +108,17 @@ pub(crate) fn unshare_mounts() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?)
 }
 
-/// Makes the next fork of this process the first process of a new PID namespace. The process must not fork again
-/// afterwards: further forks would be in that namespace too.
+/// Makes the next fork of this process the first process of a new PID namespace. Further forks would be in that
+/// namespace too: before them, the process calls [`rejoin_own_pids`].
 pub(crate) fn unshare_children_pids() -> io::Result<()> {
     // SAFETY: the namespace of future children does not concern memory or descriptors.
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWPID) }?)
+}
+
+/// Makes further forks of this process members of its own PID namespace again.
+pub(crate) fn rejoin_own_pids() -> io::Result<()> {
+    let own = File::open("/proc/self/ns/pid")?;
+    Ok(move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))?)
 }
 
 /// Replaces the inherited session keyring by a new, empty one (keyctl(2)). Two errors are no problem: a kernel without

@@ -236,6 +236,30 @@ async fn a_cdi_device_works_in_a_user_namespace() {
     node.finish(plugin).await;
 }
 
+/// A program of the node for hooks. It appends a line to `log` for each run: its argument, the status and whether its
+/// mount namespace is that of the test. Then it does `more`, with the state in `$state` and the root in `$root`.
+pub fn hook_program(node: &Node, name: &str, more: &str) -> PathBuf {
+    let path = node.root().join(name);
+    let log = node.root().join("log");
+    let own = fs::read_link("/proc/self/ns/mnt").must("our mount namespace");
+    let script = format!(
+        r#"#!/bin/sh
+export PATH=/bin:/usr/bin:/sbin:/usr/sbin
+state=$(cat)
+field() {{ printf %s "$state" | sed -n "s/.*\"$1\":\"\{{0,1\}}\([^\",}}]*\).*/\1/p"; }}
+root=$(sed -n 's/.*"root":{{"path":"\([^"]*\)".*/\1/p' "$(field bundle)/config.json" 2> /dev/null)
+[ "$(readlink /proc/self/ns/mnt)" = "{own}" ] && where=node || where=container
+echo "$1 $(field status) $where" >> {log}
+{more}
+"#,
+        own = own.display(),
+        log = log.display()
+    );
+    fs::write(&path, script).must("a hook");
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).must("its mode");
+    path
+}
+
 /// The shipped specs, as they are.
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a skipped device says why")]

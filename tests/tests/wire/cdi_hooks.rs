@@ -1,11 +1,6 @@
 //! Hooks of CDI devices: their stages, namespaces, failures and deadlines.
 
-use std::{
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    time::Instant,
-};
+use std::{fs, time::Instant};
 
 use fixtures::{
     busybox::Images,
@@ -19,31 +14,7 @@ use rustix::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::cdi::{IDLE, Specs, refusal};
-
-/// A program of the node for hooks. It appends a line to `log` for each run: its argument, the status and whether its
-/// mount namespace is that of the test. Then it does `more`, with the state in `$state` and the root in `$root`.
-pub fn hook_program(node: &Node, name: &str, more: &str) -> PathBuf {
-    let path = node.root().join(name);
-    let log = node.root().join("log");
-    let own = fs::read_link("/proc/self/ns/mnt").must("our mount namespace");
-    let script = format!(
-        r#"#!/bin/sh
-export PATH=/bin:/usr/bin:/sbin:/usr/sbin
-state=$(cat)
-field() {{ printf %s "$state" | sed -n "s/.*\"$1\":\"\{{0,1\}}\([^\",}}]*\).*/\1/p"; }}
-root=$(sed -n 's/.*"root":{{"path":"\([^"]*\)".*/\1/p' "$(field bundle)/config.json" 2> /dev/null)
-[ "$(readlink /proc/self/ns/mnt)" = "{own}" ] && where=node || where=container
-echo "$1 $(field status) $where" >> {log}
-{more}
-"#,
-        own = own.display(),
-        log = log.display()
-    );
-    fs::write(&path, script).must("a hook");
-    fs::set_permissions(&path, Permissions::from_mode(0o755)).must("its mode");
-    path
-}
+use crate::cdi::{IDLE, Specs, hook_program, refusal};
 
 fn log(node: &Node) -> String {
     fs::read_to_string(node.root().join("log")).unwrap_or_default()
@@ -170,13 +141,15 @@ async fn a_hanging_hook_in_the_container_or_after_its_end_is_killed_at_its_deadl
     let pid = node.root().join("pid");
     let hanging = hook_program(&node, "hanging", &format!("echo $$ > {}; {script}", pid.display()));
     let last = json!({"hookName": "poststop", "path": hanging, "args": ["h", "last"], "timeout": 1});
-    write_hooks(&specs, &json!([last]));
+    let next = json!({"hookName": "poststop", "path": hook_program(&node, "next", ""), "args": ["n", "next"]});
+    write_hooks(&specs, &json!([last, next]));
     let ended = task("ended").build(&mut plugin).await;
     plugin.started(&ended).await;
     let begin = Instant::now();
     plugin.end(&ended).await;
     assert!(begin.elapsed() >= seconds(1));
-    assert_eq!(log(&node), "last stopped node\n");
+    // The next hook runs too.
+    assert_eq!(log(&node), "last stopped node\nnext stopped node\n");
     // Its process group ended with it.
     let group = fs::read_to_string(pid).must("the hook's process").trim().parse().must("a number");
     let group = Pid::from_raw(group).must("a process group");

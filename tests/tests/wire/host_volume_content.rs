@@ -1,7 +1,7 @@
 //! Host volumes with content: that of an image.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, Metadata, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
@@ -23,19 +23,19 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     host_volume_copies::NodeDisk,
-    host_volumes::{Client, ID, MEBIBYTE, POINT, Said, Spec, kill_at_each_failpoint},
+    host_volumes::{Client, ID, MEBIBYTE, POINT, Said, Spec, kill_at_any_moment, kill_at_each_failpoint},
     random_images::random_image,
 };
 
-const OTHER: &str = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d02";
+pub const OTHER: &str = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d02";
 
 /// A layer with everything that an image can describe.
 fn lower() -> Layer {
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     Layer::of([
         Entry::dir("srv").mode(0o1750).owner(7, 8),
-        Entry::dir("srv/models").mtime(1_500_000_000, 0),
-        Entry::file("srv/models/weights", vec![b'w'; 300_000]).mode(0o640).owner(1000, 1001).mtime(1_600_000_001, 0),
+        Entry::dir("srv/models").mtime(1_500_000_000, 123_456_789),
+        Entry::file("srv/models/weights", vec![b'w'; 300_000]).mode(0o640).owner(1000, 1001).mtime(1_600_000_001, 5),
         Entry::hard_link("srv/models/twin", "srv/models/weights"),
         Entry::file("srv/models/empty", "").mode(0o400).xattr("user.note", "of the image"),
         Entry::file("srv/hidden", "hidden"),
@@ -64,8 +64,16 @@ fn upper() -> Layer {
 
 /// One line per path: type, mode, owner, time, the first of its names, content and all extended attributes.
 pub fn describe(root: &Path) -> BTreeMap<String, String> {
+    describe_without(root, &BTreeSet::new())
+}
+
+/// The same without these paths and what is below them.
+fn describe_without(root: &Path, left_out: &BTreeSet<PathBuf>) -> BTreeMap<String, String> {
     let (mut found, mut waiting) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(path) = waiting.pop() {
+        if path.strip_prefix(root).is_ok_and(|path| left_out.contains(path)) {
+            continue;
+        }
         let meta = fs::symlink_metadata(&path).must("a file");
         if meta.is_dir() {
             waiting.extend(fs::read_dir(&path).must("a directory").map(|entry| entry.must("an entry").path()));
@@ -105,7 +113,7 @@ fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// A node with a driver's plugin, its client, and images.
-async fn set_up(options: Json, client: Client) -> (Node, Plugin, Client, Images) {
+pub async fn set_up(options: Json, client: Client) -> (Node, Plugin, Client, Images) {
     let (node, images) = (Node::new(), Images::start().await);
     let mut options = options;
     // The test looks at the ids on disk, and a user namespace shows others to the host.
@@ -146,6 +154,54 @@ async fn a_volume_of_an_image_has_the_files_that_a_container_of_it_sees() {
             }
             plugin.end(&task).await;
         }
+        client.assert_empty();
+        node.finish(plugin).await;
+    }
+}
+
+/// The places where the driver mounts something into a task, if the image has them: then it makes none itself.
+fn mount_points() -> Layer {
+    let directories = ["alloc", "dev", "local", "proc", "secrets", "sys"].map(Entry::dir);
+    let files = ["etc/hostname", "etc/hosts", "etc/resolv.conf"].map(|name| Entry::file(name, ""));
+    let root = Entry::dir("./").mode(0o751).owner(3, 4).mtime(1_450_000_000, 7);
+    Layer::of([root, Entry::dir("etc")].into_iter().chain(directories).chain(files))
+}
+
+/// The mount points of a process below its root, as paths below the root.
+fn mounts_of(pid: i32) -> BTreeSet<PathBuf> {
+    let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).must("the mounts");
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)?.strip_prefix('/'));
+    points.filter(|point| !point.is_empty()).map(PathBuf::from).collect()
+}
+
+/// The root of a container is compared entry by entry, except for what the driver mounts there. The root directory
+/// itself has the time at which its writable layer was made, as with docker.
+#[tokio::test]
+async fn a_volume_of_an_image_has_the_files_of_the_root_of_its_container() {
+    for options in [json!({}), json!({"layer_format": "directory"}), json!({"rootfs": "copy"})] {
+        let (node, mut plugin, client, images) = set_up(options.clone(), Client::new()).await;
+        let name = images.with_layers("root", [mount_points(), lower(), upper()]);
+        let task = node.task(&name).sh("while :; do sleep 1000; done").build(&mut plugin).await;
+        plugin.started(&task).await;
+        let pid = plugin.init_pid(&task);
+        let mounted = mounts_of(pid);
+        assert!(["proc", "dev", "local"].iter().all(|name| mounted.contains(Path::new(name))), "{mounted:?}");
+        let listed = |root: &Path| {
+            let (mut files, meta) = (describe_without(root, &mounted), fs::metadata(root).must("the root"));
+            files.insert(String::new(), format!("{:o} {}:{}", meta.mode(), meta.uid(), meta.gid()));
+            files
+        };
+        // `root` alone is a link.
+        let seen = listed(Path::new(&format!("/proc/{pid}/root/")));
+        assert!(seen.contains_key("bin/busybox") && seen.contains_key("srv/new"), "{seen:?}");
+        assert!(seen["srv/models"].contains("(1500000000, 123456789)") && seen[""] == "40751 3:4", "{seen:?}");
+        for capacity in [0, 32 * MEBIBYTE] {
+            let spec = Spec { parameters: json!({"image": name}), ..Spec::limited(0, capacity) };
+            client.create(&spec).well();
+            assert_eq!(listed(&client.path(ID)), seen, "{options} {capacity}");
+            client.delete(&spec).well();
+        }
+        plugin.end(&task).await;
         client.assert_empty();
         node.finish(plugin).await;
     }
@@ -361,13 +417,16 @@ async fn concurrent_calls_fill_each_volume_once() {
     node.finish(plugin).await;
 }
 
+/// `make volume-kills` kills more often.
 #[tokio::test]
 async fn a_killed_filling_is_mended_by_the_next_call_and_swept_by_that_of_another_volume() {
     let (node, plugin, client, images) = set_up(json!({}), Client::in_memory()).await;
     let name = images.of_layers("models", [lower(), upper()]);
     let limited = Spec { parameters: json!({"image": name}), ..Spec::limited(0, 16 * MEBIBYTE) };
     let directory = Spec::directory(json!({"image": name, "path": "/srv"}));
-    kill_at_each_failpoint(&client, &[limited.clone(), directory]);
+    let specs = [limited.clone(), directory];
+    kill_at_each_failpoint(&client, &specs);
+    kill_at_any_moment(&client, &specs);
     let killed = client.command("create", &limited).env(POINT, "volume-before-copy").output().must("a call");
     assert_eq!(killed.status.code(), None, "{killed:?}");
     assert_eq!(client.own(), [ID]);

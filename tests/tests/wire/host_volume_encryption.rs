@@ -10,6 +10,7 @@ use std::{
 };
 
 use fixtures::must::Must;
+use kit::project_quota::is_required;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value as Json, json};
 
@@ -28,6 +29,7 @@ fn has_dm_crypt() -> bool {
     Command::new("modprobe").arg("dm-crypt").stderr(Stdio::null()).status().ok();
     let found = fs::read_to_string("/proc/misc").is_ok_and(|list| list.contains("device-mapper"));
     if !found {
+        assert!(!is_required(), "OCI_RS_QUOTAS=1, and this kernel has no dm-crypt");
         println!("skipped: this kernel has no dm-crypt");
     }
     found

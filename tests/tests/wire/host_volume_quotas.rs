@@ -8,6 +8,7 @@ use std::{
 };
 
 use fixtures::must::Must;
+use kit::project_quota::is_required;
 use rustix::fs::statvfs;
 use serde_json::json;
 
@@ -22,7 +23,9 @@ const QUOTAS: &str = "loop,prjquota";
 /// The disks of this machine that have project quotas.
 pub fn disks() -> impl Iterator<Item = NodeDisk> {
     let ext4 = NodeDisk::with("ext4", &["-O", "quota,project", "-E", "quotatype=prjquota"], QUOTAS);
-    [ext4, NodeDisk::with("xfs", &[], QUOTAS)].into_iter().flatten()
+    let disks = [ext4, NodeDisk::with("xfs", &[], QUOTAS)];
+    assert!(!is_required() || disks.iter().all(Option::is_some), "OCI_RS_QUOTAS=1, and project quotas are missing");
+    disks.into_iter().flatten()
 }
 
 fn limited(max: u64) -> Spec {

@@ -213,6 +213,36 @@ async fn a_mounted_image_stays_as_long_as_a_task_uses_it() {
     node.finish(plugin).await;
 }
 
+#[tokio::test]
+async fn the_commands_show_a_mounted_image_as_used_and_keep_it() {
+    let (node, images) = (Node::new(), Images::start().await);
+    let mut plugin = node.launch_with(json!({"gc": {"image": false}})).await;
+    let models = images.of_layers("models", [lower(), upper()]);
+    let task = running(&node, &mut plugin, &images, json!([image_mount(&models, "/models", None)])).await;
+    // The number of users of the mounted image, if it is listed. What `df` says of all images: their number, those in
+    // use, and whether a removal of the others would free space.
+    let shown = async || {
+        let listed = run(&node, &["image", "ls", "--json"]).await.well().json();
+        let listed = listed.as_array().must("a list").iter().find(|image| image["reference"] == json!(models));
+        let users = listed.and_then(|image| image["used_by"].as_array()).map(Vec::len);
+        let used = run(&node, &["df", "--json"]).await.well().json()["summary"][0].clone();
+        let number = |field: &str| used[field].as_u64().must("a number");
+        (users, number("total"), number("active"), number("reclaimable_bytes") > 0)
+    };
+    assert_eq!(shown().await, (Some(1), 2, 2, false));
+    let refused = run(&node, &["image", "rm", &models]).await;
+    assert_eq!((refused.code, refused.out.as_str()), (5, ""), "{}", refused.err);
+    assert!(refused.err.contains("is in use by") && refused.err.contains(&task.config.alloc_id), "{}", refused.err);
+    let kept = run(&node, &["image", "prune"]).await.well().out;
+    assert!(kept.contains(&format!("kept {models}: in use by task")), "{kept}");
+    assert_eq!(plugin.sh(&task, "cat /models/srv/new").await, "new");
+    plugin.end(&task).await;
+    assert_eq!(shown().await, (Some(0), 2, 0, true));
+    assert_eq!(run(&node, &["image", "rm", &models]).await.well().out, format!("removed {models}"));
+    assert_eq!(shown().await, (None, 1, 0, true));
+    node.finish(plugin).await;
+}
+
 /// The credentials of the task are those of its image's registry: another registry does not get them.
 #[tokio::test]
 async fn a_mounted_image_is_pulled_with_the_tasks_credentials() {

@@ -31,6 +31,7 @@ mod group_networks;
 mod handshake;
 mod host_volume_content;
 mod host_volume_copies;
+mod host_volume_deadline;
 mod host_volume_encryption;
 mod host_volume_quotas;
 mod host_volume_records;
