@@ -1,6 +1,6 @@
 //! The metrics of each task, from one reading of its container.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use prometheus_client::{
     collector::Collector,
@@ -215,46 +215,27 @@ pub fn specs() -> impl Iterator<Item = MetricSpec> {
     std::iter::once(INFO).chain(TASK.iter().chain(NETWORK).map(|metric| metric.spec))
 }
 
-/// The metrics of all tasks, or a part of them, for one scrape.
+/// The samples of all tasks, for one scrape.
 #[derive(Debug)]
-pub struct Tasks {
-    samples: Arc<Vec<TaskSample>>,
-    /// The positions of this part's metrics in `TASK`.
-    part: Range<usize>,
-}
-
-impl Tasks {
-    /// The metrics in two parts of about the same size, to be written one after the other.
-    pub fn in_two(samples: Vec<TaskSample>) -> [Self; 2] {
-        let samples = Arc::new(samples);
-        let middle = TASK.len() / 2;
-        [0..middle, middle..TASK.len()].map(|part| Self { samples: samples.clone(), part })
-    }
-}
+pub struct Tasks(pub Vec<TaskSample>);
 
 impl Collector for Tasks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let samples = &*self.samples;
-        if self.part.start == 0 {
-            let mut family = INFO.header(&mut encoder)?;
-            for task in samples {
-                INFO.sample(family.encode_family(&InfoLabels(task))?, Value::Int(1))?;
-            }
+        let mut family = INFO.header(&mut encoder)?;
+        for task in &self.0 {
+            INFO.sample(family.encode_family(&InfoLabels(task))?, Value::Int(1))?;
         }
-        for metric in TASK.get(self.part.clone()).unwrap_or_default() {
+        for metric in TASK {
             let mut family = metric.spec.header(&mut encoder)?;
-            for task in samples {
+            for task in &self.0 {
                 if let Some(value) = (metric.value)(task) {
                     metric.spec.sample(family.encode_family(&*task.labels)?, value)?;
                 }
             }
         }
-        if self.part.end < TASK.len() {
-            return Ok(());
-        }
         for metric in NETWORK {
             let mut family = metric.spec.header(&mut encoder)?;
-            for task in samples {
+            for task in &self.0 {
                 if let (Some((labels, _)), Some(value)) = (&task.network, (metric.value)(task)) {
                     metric.spec.sample(family.encode_family(&**labels)?, value)?;
                 }
