@@ -43,8 +43,11 @@ pub struct Agent {
     /// It has a mount namespace of its own.
     pub own_mounts: bool,
     /// Its systemd unit, and the unit's settings or why they are unknown.
-    pub unit: Option<(String, Result<BTreeMap<String, String>, String>)>,
+    pub unit: Option<(String, Result<UnitSettings, String>)>,
 }
+
+/// The settings of a systemd unit by their names.
+pub type UnitSettings = BTreeMap<String, String>;
 
 /// Judges the agents of this node.
 pub fn judge(Agents { agents, others, .. }: &Agents) -> Vec<Finding> {
@@ -148,7 +151,7 @@ fn files(limit: Option<u64>) -> Finding {
     }
 }
 
-fn unit(name: &str, settings: &BTreeMap<String, String>) -> Vec<Finding> {
+fn unit(name: &str, settings: &UnitSettings) -> Vec<Finding> {
     let setting = |key: &str| settings.get(key).map(String::as_str).unwrap_or_default();
     let mut findings = Vec::new();
     findings.push(match setting("KillMode") {

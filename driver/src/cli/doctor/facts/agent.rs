@@ -5,7 +5,6 @@
 //! its unit. Its executable file is read, and never executed.
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -15,7 +14,7 @@ use super::{
     nomad_program,
     programs::{answer, program},
 };
-use crate::cli::doctor::checks::agent::{Agent, Agents};
+use crate::cli::doctor::checks::agent::{Agent, Agents, UnitSettings};
 
 /// The settings of a unit that the checks look at.
 const SETTINGS: &str = "--property=KillMode,TasksMax,Delegate";
@@ -117,7 +116,7 @@ fn unit(cgroups: &str) -> Option<String> {
 }
 
 /// The settings of a unit, from systemd; `None` on a node without systemd.
-fn settings(unit: &str) -> Option<Result<BTreeMap<String, String>, String>> {
+fn settings(unit: &str) -> Option<Result<UnitSettings, String>> {
     if !Path::new("/run/systemd/system").exists() {
         return None;
     }
