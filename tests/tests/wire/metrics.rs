@@ -124,7 +124,8 @@ async fn throttling_block_devices_and_stalls_are_those_of_the_cgroup() {
     let address = address(&plugin).await;
     let images = Images::start().await;
     let script = "timeout 1 sh -c 'while :; do :; done'; cat /local/data > /dev/null; touch /local/ready; sleep 1000";
-    let task = node.task(&images.busybox()).sh(script).resources(1000, 64, 0);
+    // A twentieth of two cores: the loop reaches this quota on the busiest machine.
+    let task = node.task(&images.busybox()).sh(script).resources(200, 64, 0);
     let task = task.option("cpu_hard_limit", json!(true)).build(&mut plugin).await;
     let data = fs::File::create(task.dir().join("local/data")).must("a file");
     (&data).write_all(&vec![7; BYTES]).must("data");
