@@ -30,7 +30,7 @@ use crate::{
 pub const OTHER: &str = "4d9f3c3e-0f0e-4f5c-9a55-4a3c0e6b1d02";
 
 /// A layer with everything that an image can describe.
-fn lower() -> Layer {
+pub fn lower() -> Layer {
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     Layer::of([
         Entry::dir("srv").mode(0o1750).owner(7, 8),
@@ -51,7 +51,7 @@ fn lower() -> Layer {
 }
 
 /// A layer that hides and replaces files of the lower one.
-fn upper() -> Layer {
+pub fn upper() -> Layer {
     Layer::of([
         Entry::dir("srv").mode(0o755).owner(9, 9),
         Entry::whiteout("srv/hidden"),

@@ -15,7 +15,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value as Json, json};
 
 use crate::{
-    host_volume_content::describe,
+    host_volume_content::{describe, lower, set_up, upper},
     host_volume_copies::{COPY, NodeDisk, copy, fill, grows_ext4, log},
     host_volumes::{Client, ID, MEBIBYTE, Spec, kill_at_any_moment, kill_at_each_failpoint},
 };
@@ -100,6 +100,42 @@ fn an_encrypted_volume_has_neither_content_nor_key_in_the_clear() {
     assert!(client.create(&without).refusal().contains("parameter encryption: the volume is encrypted"));
     client.delete(&without).well();
     client.assert_empty();
+}
+
+#[tokio::test]
+async fn an_encrypted_volume_is_filled_from_an_image_and_can_be_read_only() {
+    if !has_dm_crypt() {
+        return;
+    }
+    let (node, plugin, client, images) = set_up(json!({}), Client::new()).await;
+    let name = images.of_layers("several", [lower(), upper()]);
+    for (max, fs_kind, content, read_only) in
+        [(32, "ext4", json!({"image": name}), "true"), (320, "xfs", json!({"image": name, "path": "srv"}), "false")]
+    {
+        let plain = Spec { parameters: content.clone(), ..Spec::limited(0, 0) };
+        client.create(&plain).well();
+        let expected = describe(&client.path(ID));
+        client.delete(&plain).well();
+        let mut parameters = encrypted(&client);
+        let more = [("fs", json!(fs_kind)), ("read_only", json!(read_only))];
+        let content = content.as_object().cloned().unwrap_or_default();
+        for (name, value) in content.into_iter().chain(more.map(|(name, value)| (name.to_owned(), value))) {
+            parameters[name] = value;
+        }
+        let spec = Spec { parameters, ..Spec::limited(0, max * MEBIBYTE) };
+        let said = client.create(&spec);
+        let made = said.well();
+        assert!(log(&said).contains("encrypted by LUKS"), "{}", log(&said));
+        assert_eq!(describe(&client.path(ID)), expected, "{}", spec.parameters);
+        assert_eq!(fs::write(client.path(ID).join("new"), CONTENT).is_ok(), read_only == "false");
+        unmount_as_a_reboot(&client);
+        let file = fs::read(client.volumes().join(".oci-rs").join(ID).join("volume.luks")).must("the file");
+        assert!(file.starts_with(b"LUKS") && !contains(&file, CONTENT));
+        assert_eq!(client.create(&spec).well(), made);
+        client.delete(&spec).well();
+        client.assert_empty();
+    }
+    node.finish(plugin).await;
 }
 
 #[test]
