@@ -47,6 +47,7 @@ mod load;
 mod log_directory;
 mod log_drivers;
 mod metrics;
+mod metrics_by_cause;
 mod mounts;
 mod name_resolution;
 mod names;

@@ -29,7 +29,7 @@ use kit::{
 use serde_json::json;
 
 /// The labels of a task, with the names of Nomad's own metrics.
-fn labels(task: &Task) -> [(&str, &str); 5] {
+pub fn labels(task: &Task) -> [(&str, &str); 5] {
     let config = &task.config;
     [
         ("namespace", &config.namespace),
@@ -40,7 +40,7 @@ fn labels(task: &Task) -> [(&str, &str); 5] {
     ]
 }
 
-fn tcp() -> serde_json::Value {
+pub fn tcp() -> serde_json::Value {
     json!({"metrics": {"address": "127.0.0.1:0"}})
 }
 
@@ -99,7 +99,7 @@ async fn the_values_of_a_task_are_those_of_its_cgroups() {
 }
 
 /// A file of a process's cgroup.
-fn kernel_file(pid: i32, controller: &str, file: &str) -> String {
+pub fn kernel_file(pid: i32, controller: &str, file: &str) -> String {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).must("the cgroups of a process");
     let path = |of: &str| groups.lines().find_map(|line| line.split_once(of)).must("a cgroup").1;
     let directory = match mode() {
@@ -110,7 +110,7 @@ fn kernel_file(pid: i32, controller: &str, file: &str) -> String {
 }
 
 /// The sum of the numbers after a word, such as `nr_throttled 3`, `8:0 Read 4096` or `rbytes=4096`.
-fn sum_after(text: &str, word: &str) -> f64 {
+pub fn sum_after(text: &str, word: &str) -> f64 {
     let numbers = text.split(word).skip(1).filter_map(|rest| rest.split_ascii_whitespace().next()?.parse::<f64>().ok());
     numbers.sum()
 }

@@ -18,6 +18,7 @@ use fixtures::{
 use kit::{
     node::Node,
     plugin::{Plugin, PluginCommand, nomad_config},
+    scrape::{Scrape, address, scrape_until},
     task::Task,
 };
 use proto::driver::DriverTaskEvent;
@@ -128,7 +129,8 @@ fn much(bytes: usize) -> String {
 #[tokio::test]
 async fn a_task_continues_without_a_reader_and_the_next_reader_gets_the_rest() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = node.launch_with(json!({"metrics": {"address": "127.0.0.1:0"}})).await;
+    let mut lost_of_both = 0;
     let images = Images::start().await;
     for terminal in [false, true] {
         let scene = Scene::new(&node, &mut plugin, &images, &much(3_000_000), terminal).await;
@@ -149,7 +151,12 @@ async fn a_task_continues_without_a_reader_and_the_next_reader_gets_the_rest() {
         let start = if terminal { 7 } else { 6 };
         assert_eq!(before.len(), start);
         assert_eq!(lost + after.len(), 3_000_000 + resumed.len(), "every byte is read or counted");
+        lost_of_both += lost;
     }
+    let counted = |scrape: &Scrape| {
+        scrape.value("oci_rs_lost_output_bytes_total", &[("stream", "stdout")]) == Some(lost_of_both as f64)
+    };
+    scrape_until(&address(&plugin).await, "the lost bytes", counted).await;
     node.finish(plugin).await;
 }
 
