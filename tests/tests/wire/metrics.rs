@@ -123,7 +123,9 @@ async fn throttling_block_devices_and_stalls_are_those_of_the_cgroup() {
     let mut plugin = node.launch_with(tcp()).await;
     let address = address(&plugin).await;
     let images = Images::start().await;
-    let script = "timeout 1 sh -c 'while :; do :; done'; cat /local/data > /dev/null; touch /local/ready; sleep 1000";
+    // Without the last command, the shell would be replaced by `sleep` just when its environment is read.
+    let script =
+        "timeout 1 sh -c 'while :; do :; done'; cat /local/data > /dev/null; touch /local/ready; sleep 1000; :";
     // A twentieth of two cores: the loop reaches this quota on the busiest machine.
     let task = node.task(&images.busybox()).sh(script).resources(200, 64, 0);
     let task = task.option("cpu_hard_limit", json!(true)).build(&mut plugin).await;

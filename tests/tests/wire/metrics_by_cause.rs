@@ -102,7 +102,7 @@ async fn the_traffic_of_each_direction_is_that_of_the_interfaces() {
         assert!(done.success(), "ip {args}");
     }
     let builder = node.task(&images.busybox()).in_alloc(&alloc).network(group);
-    let script = "ping -c 3 -i 0.1 -W 1 192.0.2.9; touch /local/ready; sleep 1000";
+    let script = "ping -c 3 -i 0.1 -W 1 192.0.2.9; touch /local/ready; sleep 1000; :";
     let task = builder.sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     let ready = task.dir().join("local/ready");
