@@ -59,7 +59,7 @@ suites() {
                 files_devices process_rights process_apparmor
             suite wire apparmor:: limits:: end_reasons:: stats::a_stream stats::the_first metrics::the_values \
                 metrics::throttling security::requested_devices host_volume_quotas::a_capacity host_volumes::a_larger \
-                sized_layer_quotas::a_limit cdi_hooks::the_hooks_of_each host_volume_encryption::an_encrypted
+                sized_layer_quotas::a_limit cdi_hooks::the_hooks_of_each host_volume_encryption::an_encrypted_volume_has
             suite nomad batch_out_of_memory
             ;;
         *) suite "$@" ;;

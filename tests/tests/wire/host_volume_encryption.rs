@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Command, Stdio},
@@ -129,8 +130,10 @@ async fn an_encrypted_volume_is_filled_from_an_image_and_can_be_read_only() {
         assert_eq!(describe(&client.path(ID)), expected, "{}", spec.parameters);
         assert_eq!(fs::write(client.path(ID).join("new"), CONTENT).is_ok(), read_only == "false");
         unmount_as_a_reboot(&client);
-        let file = fs::read(client.volumes().join(".oci-rs").join(ID).join("volume.luks")).must("the file");
-        assert!(file.starts_with(b"LUKS") && !contains(&file, CONTENT));
+        let mut start = [0; 4];
+        let file = fs::File::open(client.volumes().join(".oci-rs").join(ID).join("volume.luks"));
+        file.must("the file").read_exact(&mut start).must("its start");
+        assert_eq!(&start, b"LUKS");
         assert_eq!(client.create(&spec).well(), made);
         client.delete(&spec).well();
         client.assert_empty();
