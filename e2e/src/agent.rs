@@ -458,10 +458,13 @@ impl Agent {
     }
 
     /// The lines that the driver logged as errors since [`Agent::mark_log`]. Faults of a job are not among them.
-    pub fn driver_errors(&self) -> Vec<String> {
-        let text = read_from(self.client.log(), *lock(&self.log_mark)).unwrap_or_default();
+    ///
+    /// # Errors
+    /// When the client's log cannot be read.
+    pub fn driver_errors(&self) -> Outcome<Vec<String>> {
+        let text = read_from(self.client.log(), *lock(&self.log_mark)).context("the client's log")?;
         let is_error = |line: &&str| line.contains("[ERROR]") && line.contains("driver_mgr.oci-rs");
-        text.lines().filter(is_error).map(str::to_owned).collect()
+        Ok(text.lines().filter(is_error).map(str::to_owned).collect())
     }
 
     pub(crate) fn log_tail(&self, lines: usize) -> String {

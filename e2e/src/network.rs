@@ -19,7 +19,7 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{Context, Failure, Outcome, api};
+use crate::{Context, Failure, Outcome, api, process};
 
 /// The node's interface to the outside, with its default routes.
 pub const INTERFACE: &str = "node0";
@@ -237,9 +237,5 @@ fn named(namespace: &str) -> String {
 }
 
 fn ip(args: &[&str]) -> Outcome {
-    let output = Command::new("ip").args(args).output().context("ip")?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Failure(format!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim())))
+    process::succeed(Command::new("ip").args(args))
 }

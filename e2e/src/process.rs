@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,19 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use crate::{Context, Outcome, watch::patient};
+use crate::{Context, Failure, Outcome, watch::patient};
+
+/// Runs a program.
+///
+/// # Errors
+/// When it cannot be executed or does not succeed. The text has the standard error of the program.
+pub fn succeed(command: &mut Command) -> Outcome {
+    let output = command.output().context(format!("{command:?}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
 
 /// A process, as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Context, Failure, Outcome, Tools, api, ports::free_port, watch::patient};
+use crate::{Context, Failure, Outcome, Tools, api, ports::free_port, process::succeed, watch::patient};
 
 /// The registry's process and content.
 #[derive(Debug)]
@@ -149,11 +149,7 @@ impl Registry {
     }
 
     fn run(&self, command: &mut Command) -> Outcome {
-        let output = command.current_dir(&self.tools.home).output().context(format!("{command:?}"))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(Failure(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr))))
+        succeed(command.current_dir(&self.tools.home))
     }
 }
 

@@ -14,6 +14,11 @@ pub const CASES: &[Case] = &[
     ("commands_doctor_knows_the_agent", SharedAgent, doctor_knows_the_agent),
 ];
 
+/// The JSON of a command that must succeed.
+pub fn json(env: &Env, args: &[&str]) -> Outcome<Value> {
+    Ok(serde_json::from_slice(&oci_rs(env, &[args, &["--json"]].concat())?.stdout)?)
+}
+
 /// A command of the driver's executable that must succeed.
 fn oci_rs(env: &Env, args: &[&str]) -> Outcome<Output> {
     let output = env.agent.operator(args).output()?;
@@ -25,9 +30,7 @@ fn oci_rs(env: &Env, args: &[&str]) -> Outcome<Output> {
 
 fn commands_show_a_job(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let listed: Value = serde_json::from_slice(&oci_rs(env, &["ps", "--json"])?.stdout)?;
-    let shown = listed.as_array().and_then(|tasks| tasks.iter().find(|task| task["allocation"] == *alloc.id));
-    let shown = shown.ok_or_else(|| Failure(format!("the job's task is not listed: {listed}")))?;
+    let shown = line_with(&json(env, &["ps"])?, "allocation", &alloc.id)?;
     assert_eq!((&shown["state"], &shown["plugin"]), (&"running".into(), &"oci-rs".into()), "{shown}");
     assert_eq!(shown["image"], Value::from(env.registry.image()), "{shown}");
     assert_eq!(shown["ports"][0]["label"], "http", "{shown}");
@@ -48,16 +51,14 @@ fn commands_show_a_job(env: &Env) -> Outcome {
 }
 
 /// The only line of a list in JSON that has this value.
-fn line_with(list: &Value, field: &str, value: &str) -> Outcome<Value> {
+pub fn line_with(list: &Value, field: &str, value: &str) -> Outcome<Value> {
     let found = list.as_array().and_then(|lines| lines.iter().find(|line| line[field] == value));
     found.cloned().ok_or_else(|| Failure(format!("no {field} {value}: {list}")))
 }
 
 fn of_images_and_disks(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let json = |args: &[&str]| -> Outcome<Value> {
-        Ok(serde_json::from_slice(&oci_rs(env, &[args, &["--json"]].concat())?.stdout)?)
-    };
+    let json = |args: &[&str]| json(env, args);
     let image = env.registry.image();
     let task = json(&["inspect", &alloc.id])?;
     assert_eq!((&task[0]["type"], &task[0]["state"]), (&"task".into(), &"running".into()), "{task}");

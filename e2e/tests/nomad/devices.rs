@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Alloc, Failure, Job, Outcome, watch};
+use e2e::{Alloc, Failure, Job, Outcome, process, watch};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::json;
 
@@ -121,7 +121,8 @@ fn write_spec(env: &Env) -> Outcome<PathBuf> {
     Ok(directory)
 }
 
-/// Writes a spec with a device for each of these names, whose node can be read. Returns the directory.
+/// Writes a spec with one device for each name. Each has the node `/dev/box`, which tasks can read and not write.
+/// Returns the directory of the spec.
 fn write_simple_spec(env: &Env, names: &[&str]) -> Outcome<PathBuf> {
     let directory = env.agent.path().join("specs");
     fs::create_dir(&directory)?;
@@ -191,9 +192,7 @@ fn of_our_plugin(env: &Env) -> Outcome {
 
 /// Changes the network of this lane.
 fn ip(args: &[&str]) -> Outcome {
-    let output = Command::new("ip").args(args).output()?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(Failure(format!("ip {args:?}: {error}"))) }
+    process::succeed(Command::new("ip").args(args))
 }
 
 fn of_a_plugin(env: &Env) -> Outcome {

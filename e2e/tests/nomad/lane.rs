@@ -186,7 +186,7 @@ impl Lane {
         let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry, outside, consul })));
         let outcome = outcome.unwrap_or_else(|panic| Err(Failure(panic_text(&*panic))));
         let after = agent.purge().and_then(|()| none_left(agent.leaks()));
-        let logged = no_errors(agent.driver_errors());
+        let logged = agent.driver_errors().and_then(no_errors);
         let outcomes = [outcome, after, logged];
         let troubles: Vec<String> = outcomes.into_iter().filter_map(|outcome| Some(outcome.err()?.0)).collect();
         if troubles.is_empty() {

@@ -1,7 +1,6 @@
 //! Host volumes of our plugin in all combinations of their parameters, on each file system that a node may have.
 
 use std::{
-    ffi::OsStr,
     fmt::Write as _,
     fs::{self, File, Permissions},
     os::unix::fs::PermissionsExt,
@@ -10,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Agent, Context, Failure, Job, Outcome, leaks};
+use e2e::{Agent, Failure, Job, Outcome, leaks, process::succeed};
 use rustix::{
     fs::statvfs,
     mount::{UnmountFlags, unmount},
@@ -68,8 +67,8 @@ impl Disk {
         let (file, point) = (agent.path().join(kind), agent.path().join("client/host_volumes"));
         File::create(&file)?.set_len(2 << 30)?;
         fs::create_dir_all(&point)?;
-        run(&format!("mkfs.{kind}"), &["-q".as_ref(), file.as_os_str()])?;
-        run("mount", &["-o".as_ref(), "loop".as_ref(), file.as_os_str(), point.as_os_str()])?;
+        succeed(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&file))?;
+        succeed(Command::new("mount").args(["-o", "loop"]).args([&file, &point]))?;
         let disk = Self { kind, point };
         // A directory with the files of an image must be closed to users of the node.
         fs::set_permissions(&disk.point, Permissions::from_mode(0o700))?;
@@ -102,13 +101,6 @@ impl Drop for Disk {
             unmount(mount, UnmountFlags::DETACH).ok();
         }
     }
-}
-
-/// Runs a program that must succeed.
-fn run(program: &str, args: &[&OsStr]) -> Outcome {
-    let output = Command::new(program).args(args).output().context(program)?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(Failure(format!("{program} {args:?}: {error}"))) }
 }
 
 fn names(directory: &Path) -> Outcome<Vec<String>> {

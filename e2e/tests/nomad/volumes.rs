@@ -15,6 +15,7 @@ use crate::{
     Case, Env,
     Needs::{OwnAgent, SharedAgent},
     batch::script,
+    commands::{json, line_with},
     docker::patiently,
 };
 
@@ -268,10 +269,10 @@ fn is_an_image_beside_a_full_layer(env: &Env) -> Outcome {
     alloc.wait("the event", |alloc| (full_layer_events(alloc) > 0).then_some(()))?;
 
     // The operator sees the task among the users of the mounted image.
-    let known = users(&oci_rs(env, &["image", "ls"])?, &image)?;
-    assert!(known.contains(&alloc.id), "{known}");
-    let used = oci_rs(env, &["df"])?;
-    assert_eq!(users(&used["images"], &image)?, known);
+    let known = line_with(&json(env, &["image", "ls"])?, "reference", &image)?["used_by"].clone();
+    assert!(known.to_string().contains(&alloc.id), "{known}");
+    let used = json(env, &["df"])?;
+    assert_eq!(line_with(&used["images"], "reference", &image)?["used_by"], known);
     let mut layers = used["writable_layers"].as_array().into_iter().flatten();
     let layer = layers.find(|layer| layer["task"].to_string().contains(&alloc.id[..8]));
     assert!(layer.is_some_and(|layer| layer["bytes"].as_u64() > Some(8 << 20)), "{used}");
@@ -288,7 +289,7 @@ fn is_an_image_beside_a_full_layer(env: &Env) -> Outcome {
     })?;
     alloc.stop()?;
     assert_eq!(full_layer_events(&alloc.get()?), 1, "{:?}", alloc.events()?);
-    patiently(|| Ok(oci_rs(env, &["rmi", &image])?.to_string())).map(drop)
+    patiently(|| Ok(json(env, &["rmi", &image])?.to_string())).map(drop)
 }
 
 /// The number of events of the only task that tell of a full writable layer.
@@ -296,19 +297,4 @@ fn full_layer_events(alloc: &Value) -> usize {
     let events = alloc["TaskStates"]["batch"]["Events"].as_array();
     let texts = events.into_iter().flatten().filter_map(|event| event["DisplayMessage"].as_str());
     texts.filter(|text| text.contains("writable layer is full")).count()
-}
-
-/// The users of an image in a list of images.
-fn users(images: &Value, name: &str) -> Outcome<String> {
-    let image = images.as_array().into_iter().flatten().find(|image| image["reference"] == name);
-    image.map(|image| image["used_by"].to_string()).ok_or_else(|| Failure(format!("no {name} in {images}")))
-}
-
-/// The JSON of an operator's command.
-fn oci_rs(env: &Env, args: &[&str]) -> Outcome<Value> {
-    let output = env.agent.operator(&[args, &["--json"]].concat()).output()?;
-    if !output.status.success() {
-        return Err(Failure(format!("{args:?}: {output:?}")));
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
 }
