@@ -272,9 +272,10 @@ mod tests {
     fn tls_server(directory: &std::path::Path) -> Option<Arc<ServerConfig>> {
         let mut made = std::process::Command::new("sh");
         made.args(["-ec", CERTIFICATES]).current_dir(directory);
-        let is_made = made.output().is_ok_and(|output| output.status.success());
-        assert!(is_made || std::env::var_os("CI").is_none(), "openssl makes no certificates");
-        is_made.then_some(())?;
+        if !made.output().is_ok_and(|output| output.status.success()) {
+            fixtures::program::missing("openssl");
+            return None;
+        }
         let read = |name: &str| std::fs::read(directory.join(name)).expect("a file");
         let chain = ::tls::certificates(&read("leaf.pem")).expect("certificates");
         let key = PrivateKeyDer::from_pem_slice(&read("leaf.key")).expect("a key");

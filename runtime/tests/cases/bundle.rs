@@ -62,7 +62,7 @@ fn is_complete() {
 
 fn runs_under_runc() {
     if Command::new("runc").arg("--version").output().is_err() {
-        return crate::common::missing("runc");
+        return fixtures::program::missing("runc");
     }
     let node = Node::new();
     let script = "grep -E 'Seccomp:|NoNewPrivs|CapBnd|CapEff' /proc/self/status; \

@@ -157,7 +157,7 @@ impl Loop {
     fn new(file: &Path) -> Option<Self> {
         fs::File::create(file).and_then(|file| file.set_len(16 << 20)).expect("an image");
         let Ok(made) = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(file).status() else {
-            crate::common::missing("mkfs.ext4");
+            fixtures::program::missing("mkfs.ext4");
             return None;
         };
         assert!(made.success(), "mkfs.ext4");

@@ -27,14 +27,6 @@ pub fn can_run() -> bool {
     rustix::process::geteuid().is_root() && Path::new("/sys/fs/cgroup").exists()
 }
 
-/// Says that a case is skipped, because this machine lacks a program. In CI (`CI` is set) that is an error: `make test`
-/// has installed all programs.
-#[track_caller]
-pub fn missing(program: &str) {
-    assert!(std::env::var_os("CI").is_none(), "this machine has no {program}, which `make setup` installs");
-    println!("skipped: this machine has no {program}, which `make setup` installs");
-}
-
 /// Whether the kernel tells the status of a process that another process has reaped: since 6.15.
 pub fn kernel_remembers() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
