@@ -9,10 +9,10 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
 /// A small file system. Dropped, it is unmounted.
-pub(crate) struct Disk(PathBuf);
+pub struct Disk(PathBuf);
 
 impl Disk {
-    pub(crate) fn mount(path: PathBuf) -> Self {
+    pub fn mount(path: PathBuf) -> Self {
         fs::create_dir(&path).must("a mount point");
         mount("tmpfs", &path, "tmpfs", MountFlags::NODEV, Some(c"size=16m,mode=0700")).must("mount a tmpfs");
         Self(path)
@@ -26,7 +26,7 @@ impl Drop for Disk {
 }
 
 /// The health that a new stream of fingerprints begins with.
-pub(crate) async fn health(plugin: &mut Plugin) -> (HealthState, String) {
+pub async fn health(plugin: &mut Plugin) -> (HealthState, String) {
     plugin.reattach().await;
     let told = plugin.streams.fingerprint().await;
     (told.health(), told.health_description)

@@ -100,13 +100,28 @@ async fn the_values_of_a_task_are_those_of_its_cgroups() {
 
 /// A file of a process's cgroup.
 pub fn kernel_file(pid: i32, controller: &str, file: &str) -> String {
+    fs::read_to_string(cgroup_of(pid, controller).join(file)).must(file)
+}
+
+/// The directory of a process's cgroup.
+pub fn cgroup_of(pid: i32, controller: &str) -> PathBuf {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).must("the cgroups of a process");
     let path = |of: &str| groups.lines().find_map(|line| line.split_once(of)).must("a cgroup").1;
-    let directory = match mode() {
+    PathBuf::from(match mode() {
         Mode::V1 => format!("/sys/fs/cgroup/{controller}{}", path(&format!(":{controller}:"))),
         Mode::V2 => format!("/sys/fs/cgroup{}", path("0::")),
-    };
-    fs::read_to_string(format!("{directory}/{file}")).must(file)
+    })
+}
+
+/// Makes a link in a network namespace. Both of its ends are there, and the address of one is 192.0.2.1.
+pub fn add_link(namespace: &Path) {
+    let name = namespace.file_name().must("a name");
+    for args in
+        ["link add v0 type veth peer name v1", "address add 192.0.2.1/24 dev v0", "link set v0 up", "link set v1 up"]
+    {
+        let done = Command::new("ip").arg("-n").arg(name).args(args.split(' ')).status().must("run ip");
+        assert!(done.success(), "ip {args}");
+    }
 }
 
 /// The sum of the numbers after a word, such as `nr_throttled 3`, `8:0 Read 4096` or `rbytes=4096`.
@@ -277,16 +292,7 @@ async fn the_traffic_of_a_groups_network_is_counted_once() {
     let images = Images::start().await;
     let alloc = node.alloc();
     let group = alloc.network();
-    let namespace = PathBuf::from(&group.path);
-    let link = |args: &str| {
-        let name = namespace.file_name().must("a name").to_string_lossy().into_owned();
-        let done = Command::new("ip").args(["-n", &name]).args(args.split(' ')).status().must("run ip");
-        assert!(done.success(), "ip {args}");
-    };
-    link("link add v0 type veth peer name v1");
-    link("address add 192.0.2.1/24 dev v0");
-    link("link set v0 up");
-    link("link set v1 up");
+    add_link(Path::new(&group.path));
     let mut tasks = Vec::new();
     for name in ["one", "two"] {
         let builder = node.task(&images.busybox()).in_alloc(&alloc).name(name).network(group.clone());

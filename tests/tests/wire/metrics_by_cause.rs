@@ -1,6 +1,6 @@
 //! Metrics that need a cause: a collection, a failed call, memory of each kind, traffic in both directions.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{fs, path::Path};
 
 use fixtures::{
     busybox::Images,
@@ -14,7 +14,7 @@ use kit::{
 };
 use serde_json::json;
 
-use crate::metrics::{kernel_file, labels, sum_after, tcp};
+use crate::metrics::{add_link, cgroup_of, kernel_file, labels, sum_after, tcp};
 
 #[tokio::test]
 async fn collections_are_counted_by_cause_and_failed_calls_by_code() {
@@ -56,13 +56,13 @@ async fn each_kind_of_memory_is_that_of_the_cgroup() {
     assert!(eventually(seconds(20), || ready.exists()).await);
     let pid = plugin.init_pid(&task);
     let labels = labels(&task);
-    let file = |name: &str| kernel_file(pid, "memory", name).trim().parse::<f64>().must(name);
+    let file = |name: &str| fs::read_to_string(cgroup_of(pid, "memory").join(name)).ok()?.trim().parse::<f64>().ok();
     let expected = || {
         let parts = kernel_file(pid, "memory", "memory.stat");
         let (of_cache, peak) = match mode() {
-            Mode::V1 => ("total_cache ", Some(file("memory.max_usage_in_bytes"))),
-            // Linux 5.19.
-            Mode::V2 => ("\nfile ", kernel_file_if_there(pid, "memory.peak")),
+            Mode::V1 => ("total_cache ", Some(file("memory.max_usage_in_bytes").must("the peak"))),
+            // Kernels before Linux 5.19 lack it.
+            Mode::V2 => ("\nfile ", file("memory.peak")),
         };
         (sum_after(&parts, of_cache), peak)
     };
@@ -78,13 +78,6 @@ async fn each_kind_of_memory_is_that_of_the_cgroup() {
     node.finish(plugin).await;
 }
 
-/// The number in a file that older kernels lack.
-fn kernel_file_if_there(pid: i32, file: &str) -> Option<f64> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).must("the cgroups of a process");
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::")).must("a cgroup");
-    fs::read_to_string(format!("/sys/fs/cgroup{path}/{file}")).ok()?.trim().parse().ok()
-}
-
 /// Both ends of a link are in the task's network, so what one sends the other receives.
 #[tokio::test]
 async fn the_traffic_of_each_direction_is_that_of_the_interfaces() {
@@ -94,13 +87,7 @@ async fn the_traffic_of_each_direction_is_that_of_the_interfaces() {
     let images = Images::start().await;
     let alloc = node.alloc();
     let group = alloc.network();
-    let name = PathBuf::from(&group.path).file_name().must("a name").to_string_lossy().into_owned();
-    for args in
-        ["link add v0 type veth peer name v1", "address add 192.0.2.1/24 dev v0", "link set v0 up", "link set v1 up"]
-    {
-        let done = Command::new("ip").args(["-n", &name]).args(args.split(' ')).status().must("run ip");
-        assert!(done.success(), "ip {args}");
-    }
+    add_link(Path::new(&group.path));
     let builder = node.task(&images.busybox()).in_alloc(&alloc).network(group);
     let script = "ping -c 3 -i 0.1 -W 1 192.0.2.9; touch /local/ready; sleep 1000; :";
     let task = builder.sh(script).build(&mut plugin).await;
