@@ -61,15 +61,18 @@ fn is_dead(path: &Path) -> io::Result<bool> {
 
 /// Whether no process accepts connections on a socket, or it is gone.
 pub fn refuses(path: &Path) -> bool {
-    matches!(probe(path), Ok(Err(Errno::CONNREFUSED | Errno::NOENT)))
+    is_refusal(&probe(path))
+}
+
+fn is_refusal(probed: &io::Result<Result<OwnedFd, Errno>>) -> bool {
+    matches!(probed, Ok(Err(Errno::CONNREFUSED | Errno::NOENT)))
 }
 
 /// Whether a plugin's socket refuses connections or is gone, or the plugin sends nothing within `limit`.
 pub fn is_deaf(path: &Path, limit: Duration) -> bool {
     match probe(path) {
         Ok(Ok(connection)) => answers(&connection, limit).is_ok_and(|answers| !answers),
-        Ok(Err(Errno::CONNREFUSED | Errno::NOENT)) => true,
-        _ => false,
+        other => is_refusal(&other),
     }
 }
 
