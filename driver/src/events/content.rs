@@ -15,8 +15,9 @@ pub struct EventSpec {
     pub annotations: &'static [&'static str],
 }
 
-/// Makes [`Content`] from the table. An entry has a comment that says when the event is sent, a name, the values that
-/// are only in the text, the annotations, whose values may be in the text too, and the text.
+/// Makes [`Content`] from the table. The comment of an entry says when the event is sent. After its name, the braces
+/// have the values of the text, the brackets have the annotations, and then comes the text. It may also contain
+/// annotations.
 macro_rules! events {
     ($(
         $(#[doc = $when:literal])+

@@ -1,4 +1,4 @@
-//! The crates whose lines the log keeps: `OWN_CRATES` of the driver's `hclog` names each crate of ours that logs.
+//! The log of the driver has the lines of all crates of this workspace: `OWN_CRATES` in `hclog` names each that logs.
 
 use std::{collections::BTreeSet, fs};
 

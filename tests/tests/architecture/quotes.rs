@@ -1,8 +1,8 @@
 //! The messages that documents quote: each one is in the code.
 //!
-//! A table whose first column is named `text`, `error`, `event of a task` or `part of the error` quotes messages of the
-//! driver, with `…` for names and numbers. So does the bold text at the begin of a paragraph of a section about errors.
-//! Each part of such a quotation must be in a source file.
+//! Two places of a document quote messages of the driver, with `…` for names and numbers: tables with the first column
+//! `text`, `error`, `event of a task` or `part of the error`, and bold text at the begin of a paragraph in a section
+//! about errors. Each part of a quotation must be in a source file.
 
 use std::fs;
 

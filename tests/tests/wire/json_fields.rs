@@ -32,7 +32,8 @@ const NO_FIELDS: [(&str, &[&str]); 4] = [
     ("image fsck", &["mended", "mendable", "failed"]),
 ];
 
-/// A command of a test: its name in the document, its arguments, and the commands whose fields it repeats.
+/// A command of a test: its name in the document, its arguments, and other commands. Its output also has the fields of
+/// those.
 type Line<'a> = (&'static str, &'a [&'a str], &'static [&'static str]);
 
 /// A document in `docs`.
@@ -206,7 +207,7 @@ struct Files {
     layout: String,
     /// A directory that does not exist.
     native: String,
-    /// A job with a task whose image cannot be pulled ahead.
+    /// A job. The name of its image has a variable, so a prefetch skips it.
     job: String,
 }
 
