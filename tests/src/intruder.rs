@@ -2,14 +2,31 @@
 //!
 //! The process must wait in a system call that it repeats after EINTR. It goes on when the intruder is dropped.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
+};
 
-use fixtures::must::Must;
+use fixtures::{
+    must::Must,
+    wait::{eventually, seconds},
+};
 
 use crate::sys::{Registers, Traced, landlock_version};
 
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// The system calls in which the driver's processes wait. Each of them is repeated after EINTR. The result of another
+/// system call would be lost.
+const WAITING: [i64; 6] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_waitid,
+    libc::SYS_rt_sigtimedwait,
+];
 /// Behind the part of the stack that the process may use without moving the stack pointer.
 const BELOW_STACK: u64 = 4096;
 
@@ -23,6 +40,17 @@ pub fn restricts_signals() -> bool {
     landlock_version() >= 6
 }
 
+/// The system call in which a process sleeps, with its arguments (proc_pid_syscall(5)).
+fn current_call(pid: i32) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/syscall"))
+}
+
+fn waits(pid: i32) -> bool {
+    let call = current_call(pid).must("a process");
+    let number = call.split_whitespace().next().and_then(|word| word.parse().ok());
+    number.is_some_and(|number: i64| WAITING.contains(&number))
+}
+
 /// A process under control.
 #[derive(Debug)]
 pub struct Intruder {
@@ -33,8 +61,10 @@ pub struct Intruder {
 }
 
 impl Intruder {
-    /// Takes control of a process that waits.
-    pub fn enter(pid: i32) -> Self {
+    /// Takes control of a process as soon as it waits.
+    pub async fn enter(pid: i32) -> Self {
+        let is_waiting = eventually(seconds(20), || waits(pid)).await;
+        assert!(is_waiting, "the process {pid} does not wait: {:?}", current_call(pid));
         let process = Traced::stop(pid).must("stop the process");
         let mut original = process.registers().must("its registers");
         // The interrupted system call fails with EINTR, and the kernel does not repeat it.

@@ -91,7 +91,7 @@ fn is_harmless(process: &Intruder, readable: &[&str], hidden: &[&str]) {
     }
 }
 
-/// What a process has open.
+/// What a stopped process has open.
 fn descriptors(pid: i32) -> BTreeSet<String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).must("descriptors").flatten();
     let targets = entries.map(|entry| fs::read_link(entry.path()).must("a descriptor").to_string_lossy().into_owned());
@@ -129,6 +129,7 @@ async fn a_monitor_can_do_little_and_still_records_the_end() {
         let monitor = plugin.monitor_pid(&task);
         holds_only(monitor, &[DAC_READ_SEARCH, SYSLOG]).await;
         is_in_the_nodes_namespaces(monitor);
+        let intruder = Intruder::enter(monitor).await;
         let held = descriptors(monitor);
         let log = node.state_dir().join("tasks");
         let known = |target: &String| {
@@ -139,7 +140,6 @@ async fn a_monitor_can_do_little_and_still_records_the_end() {
         };
         let unknown: Vec<&String> = held.iter().filter(|target| !known(target)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
-        let intruder = Intruder::enter(monitor);
         is_harmless(&intruder, &["/proc/self/stat"], &["/etc/passwd", "/etc/shadow", "/root", "/dev/zero"]);
         let signalled = intruder.call(libc::SYS_kill, [1, 0, 0, 0]).map_err(|error| error.raw_os_error());
         assert_eq!(signalled, if restricts_signals() { Err(Some(libc::EPERM)) } else { Ok(0) });
@@ -164,7 +164,7 @@ async fn an_exec_helper_can_do_little_and_still_ends_its_command() {
     let helper = in_role("exec-helper", plugin.process.pid());
     holds_only(helper, &[KILL]).await;
     is_in_the_nodes_namespaces(helper);
-    let intruder = Intruder::enter(helper);
+    let intruder = Intruder::enter(helper).await;
     let hidden = ["/etc/passwd", "/root", &*node.state_dir().to_string_lossy()].map(str::to_owned);
     is_harmless(&intruder, &["/proc/self/stat"], &hidden.each_ref().map(String::as_str));
     drop(intruder);
@@ -237,7 +237,7 @@ async fn a_log_relay_can_do_little_and_its_successor_no_more() {
         let first = in_role("relay", monitor);
         holds_only(first, capabilities).await;
         is_in_the_nodes_namespaces(first);
-        let intruder = Intruder::enter(first);
+        let intruder = Intruder::enter(first).await;
         is_harmless(&intruder, &["/etc/passwd"], &[]);
         drop(intruder);
         rustix::process::kill_process(
