@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fixtures::{
     must::Must,
-    wait::{seconds, within},
+    wait::{patient, seconds, within},
 };
 use prost::Message;
 use proto::{
@@ -129,10 +129,10 @@ impl Plugin {
         within(LIMIT, "TaskStats", self.driver().task_stats(request)).await.map(tonic::Response::into_inner)
     }
 
-    /// ExecTask.
+    /// ExecTask. The timeout is for a machine of usual speed: an emulated machine gets more.
     pub async fn exec(&self, id: &str, command: &[&str], timeout: Duration) -> Result<ExecTaskResponse, Status> {
         let command = command.iter().map(|part| (*part).to_owned()).collect();
-        let timeout = Some(prost_types::Duration::try_from(timeout).must("a duration"));
+        let timeout = Some(prost_types::Duration::try_from(patient(timeout)).must("a duration"));
         let request = ExecTaskRequest { task_id: id.to_owned(), command, timeout };
         let answer = within(LIMIT, "ExecTask", self.driver().exec_task(request)).await?.into_inner();
         answer.result.as_ref().must("a result in ExecTask's answer");
