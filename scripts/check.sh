@@ -138,20 +138,36 @@ step_conformance() {
     scripts/oci-conformance.sh quick
 }
 
+# Prints what the failed tests of a step's output said: of Rust's tests and of Go's.
+told_failures() {
+    tr -d '\r' <"$1" | awk '
+        /^failures:$/ { shown = 1 }
+        /^test result:/ { shown = 0 }
+        /--- FAIL/ { lines = 12 }
+        shown || lines > 0 { print; lines-- }
+    ' | head -c 6000
+}
+
 run_step() {
-    local start=$SECONDS status=0
+    local start=$SECONDS status=0 log
     say "$1"
-    # A subshell, so that `set -e` works in it although its status is tested.
+    log=$(mktemp)
+    # A subshell, so that `set -e` works in it although its status is tested. tee ends with the step.
     set +e
-    if [ "$1" = v2 ] && [ -n "$v2" ]; then finish_v2; else (set -e; "step_$1"); fi
+    if [ "$1" = v2 ] && [ -n "$v2" ]; then finish_v2; else (set -e; "step_$1"); fi > >(tee "$log") 2>&1
     status=$?
+    wait $!
     set -e
+    [ $status = 0 ] || failures+="$(say "failures of $1"; told_failures "$log")"$'\n'
+    rm -f "$log"
     printf '%s %s: %s after %d s\n' "$([ $status = 0 ] && echo "$GREEN✓" || echo "$RED✗")" "$1" \
         "$([ $status = 0 ] && echo passed || echo FAILED)$PLAIN" $((SECONDS - start))
     [ $status = 0 ] || failed+=("$1")
 }
 
 failed=()
+# What failed tests said. It is repeated at the end, because it is what a reader of a long log looks for.
+failures=
 [ $# -gt 0 ] || set -- $ALL
 for step in "$@"; do
     [[ " $ALL " = *" $step "* ]] || die "unknown step $step; the steps are: $ALL"
@@ -168,5 +184,6 @@ for step in "$@"; do
     run_step "$step"
 done
 
+printf '%s' "$failures"
 [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (all in $SECONDS s)"
 say "all passed in $SECONDS s: $*"
