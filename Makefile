@@ -52,6 +52,10 @@ test-systemd: ## Run a node with systemd and the .deb in a virtual machine: doct
 	cargo build -p oci-rs
 	@scripts/test-systemd.sh
 
+test-gpu: ## Run jobs that compute on the NVIDIA GPU of this machine (root)
+	@scripts/setup.sh
+	@scripts/test-gpu.sh
+
 test-filesystems: ## Run the store's and containers' tests on ext4, xfs and btrfs (root). ARGS="xfs btrfs" picks some
 	@scripts/test-filesystems.sh $(ARGS)
 

@@ -5,10 +5,11 @@
 #   counter   the same, with a server on port 9001
 #   curl      the same with Debian's curl and its libraries
 #   csi       the CSI plugin of e2e/conformance/csiplugin
+#   gpu       busybox with a program that computes on an NVIDIA GPU, and the C library, which the driver's library needs
 #   envoy     the proxy of Consul's service mesh, fetched by scripts/setup.sh, with its libraries
 . "$(dirname "$0")/lib.sh"
 
-layout=${1:?usage: image.sh DIRECTORY [busybox|counter|csi|curl|envoy]} kind=${2:-busybox}
+layout=${1:?usage: image.sh DIRECTORY [busybox|counter|csi|curl|envoy|gpu]} kind=${2:-busybox}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -45,6 +46,19 @@ curl() {
     with_libraries /usr/bin/curl /bin/curl
 }
 
+gpu() {
+    local library
+    busybox
+    cc -O1 -o "$work/sums" "$ROOT/e2e/image/gpu/sums.c" -ldl
+    with_libraries "$work/sums" /bin/sums
+    # The libraries of the C library that NVIDIA's driver names.
+    for library in libdl.so.2 libm.so.6 libpthread.so.0 librt.so.1 libgcc_s.so.1; do
+        cp -L "$(cc -print-file-name="$library")" "$(dirname "$root$(ldd "$work/sums" | grep -o '/[^ ]*/libc.so.6')")/"
+    done
+    # As NVIDIA's images have it.
+    config=${config/'"PATH=/bin"'/'"PATH=/bin","NVIDIA_VISIBLE_DEVICES=all"'}
+}
+
 csi() {
     mkdir -p "$root"/{bin,etc}
     # -trimpath, as in the build of Nomad, so that both builds share the cache.
@@ -72,7 +86,7 @@ envoy() {
 }
 
 case $kind in
-busybox | counter | csi | curl | envoy) $kind ;;
+busybox | counter | csi | curl | envoy | gpu) $kind ;;
 *) die "unknown kind of image: $kind" ;;
 esac
 

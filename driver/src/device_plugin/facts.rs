@@ -9,6 +9,9 @@ use std::{
 use cdi::{DeviceNode, NodeType};
 use rustix::fs::{major, minor};
 
+/// The major number of the nodes of NVIDIA's GPUs (devices.txt of the kernel).
+const NVIDIA: i64 = 195;
+
 /// Facts about one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -24,10 +27,17 @@ pub struct Facts {
     pub memory_mib: Option<i64>,
 }
 
-/// The facts about a device with these nodes. `sysfs` is where sysfs is mounted. Blocks on the file system.
-pub fn of<'a>(nodes: impl Iterator<Item = &'a DeviceNode> + Clone, sysfs: &Path) -> Facts {
+/// Where the kernel's file systems are mounted.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelFiles<'a> {
+    pub sysfs: &'a Path,
+    pub proc: &'a Path,
+}
+
+/// The facts about a device with these nodes. Blocks on the file system.
+pub fn of<'a>(nodes: impl Iterator<Item = &'a DeviceNode> + Clone, kernel: KernelFiles<'_>) -> Facts {
     let problem = nodes.clone().find_map(problem);
-    let Some((pci_bus_id, directory)) = nodes.into_iter().find_map(|node| pci_device(node, sysfs)) else {
+    let Some((pci_bus_id, directory)) = nodes.into_iter().find_map(|node| pci_device(node, kernel)) else {
         return Facts { problem, ..Facts::default() };
     };
     let text = |file: &str| Some(fs::read_to_string(directory.join(file)).ok()?.trim().to_owned());
@@ -67,7 +77,7 @@ fn kind(file: &Metadata) -> Option<&'static str> {
 }
 
 /// The PCI device that a node belongs to: its address, and its directory in sysfs.
-fn pci_device(node: &DeviceNode, sysfs: &Path) -> Option<(String, PathBuf)> {
+fn pci_device(node: &DeviceNode, kernel: KernelFiles<'_>) -> Option<(String, PathBuf)> {
     let found = fs::metadata(node.path_on_node()).ok();
     let (kind, major, minor) = match (node.major, node.node_type) {
         (0, _) | (_, None) => {
@@ -77,11 +87,30 @@ fn pci_device(node: &DeviceNode, sysfs: &Path) -> Option<(String, PathBuf)> {
         (major, Some(NodeType::Block)) => ("block", major, node.minor),
         (major, Some(_)) => ("char", major, node.minor),
     };
-    let device = fs::canonicalize(sysfs.join(format!("dev/{kind}/{major}:{minor}"))).ok()?;
+    if (kind, major) == ("char", NVIDIA) {
+        let address = nvidia_address(minor, kernel.proc)?;
+        let directory = kernel.sysfs.join("bus/pci/devices").join(&address);
+        return Some((address, directory));
+    }
+    let device = fs::canonicalize(kernel.sysfs.join(format!("dev/{kind}/{major}:{minor}"))).ok()?;
     let directory = device
         .ancestors()
         .find(|directory| directory.file_name().and_then(|name| name.to_str()).is_some_and(is_pci_address))?;
     Some((directory.file_name()?.to_str()?.to_owned(), directory.to_owned()))
+}
+
+/// The PCI address of a GPU with this minor number. Nodes of NVIDIA's driver are not in sysfs; the driver's own files
+/// name them (README of the driver, "Using the /proc File System Interface").
+fn nvidia_address(number: i64, proc: &Path) -> Option<String> {
+    let gpus = fs::read_dir(proc.join("driver/nvidia/gpus")).ok()?;
+    let is_it = |gpu: &PathBuf| {
+        let text = fs::read_to_string(gpu.join("information")).unwrap_or_default();
+        let found = text.lines().find_map(|line| line.strip_prefix("Device Minor:")?.trim().parse().ok());
+        found == Some(number)
+    };
+    let gpu = gpus.flatten().map(|entry| entry.path()).find(is_it)?;
+    let address = gpu.file_name()?.to_str()?;
+    is_pci_address(address).then(|| address.to_owned())
 }
 
 /// Whether a name has the form `0000:3b:00.0`.
@@ -120,7 +149,8 @@ mod tests {
         }
         fs::write(pci.join("mem_info_vram_total"), "17163091968\n").unwrap();
         let card = DeviceNode { major: 226, minor: 7, node_type: Some(NodeType::Character), ..node("/dev/no/card7") };
-        let facts = of([&node("/dev/null"), &card].into_iter(), sysfs.path());
+        let kernel = KernelFiles { sysfs: sysfs.path(), proc: Path::new("/no/such") };
+        let facts = of([&node("/dev/null"), &card].into_iter(), kernel);
         let expected = Facts {
             problem: None,
             pci_bus_id: Some("0000:3b:00.0".into()),
@@ -130,9 +160,39 @@ mod tests {
         };
         assert_eq!(facts, expected);
         fs::write(pci.join("numa_node"), "-1\n").unwrap();
-        assert_eq!(of([&card].into_iter(), sysfs.path()).numa_node, None);
-        assert_eq!(of([&node("/dev/null")].into_iter(), sysfs.path()), Facts::default());
-        assert_eq!(of([].into_iter(), sysfs.path()), Facts::default(), "a device without nodes");
+        assert_eq!(of([&card].into_iter(), kernel).numa_node, None);
+        assert_eq!(of([&node("/dev/null")].into_iter(), kernel), Facts::default());
+        assert_eq!(of([].into_iter(), kernel), Facts::default(), "a device without nodes");
+    }
+
+    /// The text is that of a machine with one H100 and NVIDIA's driver 580, with other numbers.
+    #[test]
+    fn a_gpu_of_nvidia_is_found_by_the_files_of_its_driver() {
+        let [sysfs, proc] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for (number, address) in [(0, "0000:00:06.0"), (1, "0000:0b:00.0")] {
+            let gpu = proc.path().join("driver/nvidia/gpus").join(address);
+            let pci = sysfs.path().join("bus/pci/devices").join(address);
+            fs::create_dir_all(&gpu).unwrap();
+            fs::create_dir_all(&pci).unwrap();
+            let text = format!("Model: \t\t NVIDIA H100\nBus Location: \t {address}\nDevice Minor: \t {number}\n");
+            fs::write(gpu.join("information"), text).unwrap();
+            for (file, content) in [("numa_node", format!("{number}\n")), ("vendor", "0x10de\n".into())] {
+                fs::write(pci.join(file), content).unwrap();
+            }
+            fs::write(pci.join("device"), "0x2330\n").unwrap();
+        }
+        let kernel = KernelFiles { sysfs: sysfs.path(), proc: proc.path() };
+        let number =
+            |minor| DeviceNode { major: NVIDIA, minor, node_type: Some(NodeType::Character), ..node("/dev/no") };
+        let facts = of([&number(255), &number(1)].into_iter(), kernel);
+        let expected = Facts {
+            pci_bus_id: Some("0000:0b:00.0".into()),
+            pci_id: Some("10de:2330".into()),
+            numa_node: Some(1),
+            ..Facts::default()
+        };
+        assert_eq!(facts, expected);
+        assert_eq!(of([&number(255)].into_iter(), kernel), Facts::default(), "the node of all GPUs");
     }
 
     #[test]

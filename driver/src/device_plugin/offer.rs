@@ -5,13 +5,15 @@ use std::{collections::BTreeSet, path::Path};
 use cdi::{DeviceNode, Entry, Registry};
 
 use super::{
-    facts,
+    facts::{self, KernelFiles},
     groups::{self, Group},
     watch::DeviceWatch,
 };
 use crate::{blocking::blocking, config::DevicePluginConfig, error::TaskError};
 
-const SYSFS: &str = "/sys";
+fn kernel() -> KernelFiles<'static> {
+    KernelFiles { sysfs: Path::new("/sys"), proc: Path::new("/proc") }
+}
 
 /// Reads the offered groups now. Blocks on the file system.
 pub fn current(config: &DevicePluginConfig) -> Vec<Group> {
@@ -21,8 +23,7 @@ pub fn current(config: &DevicePluginConfig) -> Vec<Group> {
 /// The groups of these specs on this node.
 fn judge(registry: &Registry, config: &DevicePluginConfig) -> Vec<Group> {
     let devices = groups::offered(registry, config).into_iter();
-    let devices: Vec<_> =
-        devices.map(|(name, entry)| (name, entry, facts::of(nodes(&entry), Path::new(SYSFS)))).collect();
+    let devices: Vec<_> = devices.map(|(name, entry)| (name, entry, facts::of(nodes(&entry), kernel()))).collect();
     groups::decide(&devices, config)
 }
 

@@ -56,13 +56,13 @@ fn add_plugins(env: &Env, node: &str, directory: &Path) -> Outcome {
 }
 
 /// Puts our device plugin into the plugin directory of a stopped agent. Returns its block, with these options.
-fn add_our_plugin(env: &Env, specs: &Path, options: &str) -> Outcome<String> {
+pub fn add_our_plugin(env: &Env, specs: &Path, options: &str) -> Outcome<String> {
     fs::hard_link(env.agent.driver(), env.agent.driver().with_file_name("oci-rs-cdi"))?;
     Ok(format!("plugin \"oci-rs-cdi\" {{\n  config {{\n    spec_dirs = [{specs:?}]\n{options}  }}\n}}\n"))
 }
 
 /// Gives the driver of a stopped agent the specs and these options, and adds blocks to the configuration.
-fn configure(env: &Env, specs: &Path, options: &str, blocks: &str) -> Outcome {
+pub fn configure(env: &Env, specs: &Path, options: &str, blocks: &str) -> Outcome {
     let file = env.agent.path().join("client.hcl");
     let driver = "plugin \"oci-rs\" {\n  config {\n";
     let with_specs = format!("{driver}    cdi_spec_dirs = [{specs:?}]\n{options}");

@@ -16,6 +16,7 @@ mod dispatch;
 mod docker;
 mod examples;
 mod exec;
+mod gpu;
 mod identity;
 mod invalid_jobs;
 mod lane;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         terminal::CASES,
         invalid_jobs::CASES,
         devices::CASES,
+        gpu::CASES,
         volumes::CASES,
         volume_forms::CASES,
         recovery::CASES,
