@@ -138,14 +138,16 @@ step_conformance() {
     scripts/oci-conformance.sh quick
 }
 
-# Prints what the failed tests of a step's output said: of Rust's tests and of Go's.
+# Prints what the failed tests of a step's output said, of Rust's tests and of Go's, and else the end of the output.
 told_failures() {
-    tr -d '\r' <"$1" | awk '
+    local found
+    found=$(tr -d '\r' <"$1" | awk '
         /^failures:$/ { shown = 1 }
         /^test result:/ { shown = 0 }
         /--- FAIL/ { lines = 12 }
         shown || lines > 0 { print; lines-- }
-    ' | head -c 6000
+    ' | head -c 6000)
+    [ -n "$found" ] && echo "$found" || tail -n 20 "$1"
 }
 
 run_step() {
