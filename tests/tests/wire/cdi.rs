@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -260,44 +260,52 @@ echo "$1 $(field status) $where" >> {log}
     path
 }
 
-/// The shipped specs, as they are.
+/// The shipped specs, as they are. This machine has no USB device and no serial one by the names of their specs, so these
+/// two lead to other nodes of the machine: the serial one by a link, as udev makes it.
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a skipped device says why")]
 async fn the_example_specs_bring_their_device_nodes_into_a_task() {
     let node = Node::new();
     let specs = Specs::of(&node);
-    let examples = [
-        ("fuse.yaml", include_str!("../../../examples/cdi/fuse.yaml")),
-        ("kvm.yaml", include_str!("../../../examples/cdi/kvm.yaml")),
-    ];
-    for (file, text) in examples {
-        specs.write_text(file, text);
-    }
+    specs.write_text("fuse.yaml", include_str!("../../../examples/cdi/fuse.yaml"));
+    specs.write_text("kvm.yaml", include_str!("../../../examples/cdi/kvm.yaml"));
+    let (serial, usb) =
+        (include_str!("../../../examples/cdi/serial.yaml"), include_str!("../../../examples/cdi/usb.yaml"));
+    let link = node.root().join("meter");
+    symlink("/dev/zero", &link).must("a link");
+    let named = serial.lines().find_map(|line| line.trim().strip_prefix("hostPath: ")).must("a node of the machine");
+    specs.write_text("serial.yaml", &serial.replace(named, link.to_str().must("a path")));
+    let usb_node = "- path: /dev/bus/usb/001/004\n";
+    assert!(usb.contains(usb_node));
+    specs.write_text("usb.yaml", &usb.replace(usb_node, &format!("{usb_node}          hostPath: /dev/null\n")));
     let options = json!({"cdi_spec_dirs": [specs.0], "allow_devices": ["node.local/*"]});
     let mut plugin = node.launch_with(options).await;
     let images = Images::start().await;
-    for (device, paths) in [
-        ("node.local/fuse=fuse", &["/dev/fuse"][..]),
-        ("node.local/kvm=kvm", &["/dev/kvm"]),
-        ("node.local/kvm=kvm-with-network", &["/dev/kvm", "/dev/vhost-net", "/dev/net/tun"]),
+    let same = |path: &'static str| (path, path);
+    for (device, nodes) in [
+        ("node.local/fuse=fuse", vec![same("/dev/fuse")]),
+        ("node.local/kvm=kvm", vec![same("/dev/kvm")]),
+        ("node.local/kvm=kvm-with-network", ["/dev/kvm", "/dev/vhost-net", "/dev/net/tun"].map(same).to_vec()),
+        ("node.local/serial=meter", vec![("/dev/ttyUSB0", "/dev/zero")]),
+        ("node.local/usb=radio", vec![("/dev/bus/usb/001/004", "/dev/null")]),
     ] {
-        if let Some(missing) = paths.iter().find(|path| !Path::new(path).exists()) {
+        if let Some((_, missing)) = nodes.iter().find(|(_, on_node)| !Path::new(on_node).exists()) {
             println!("skipped {device}: this machine has no {missing}");
             continue;
         }
         let task = node.task(&images.busybox()).sh(IDLE).user("1000:1001").option("devices", json!([{"cdi": device}]));
         let task = task.build(&mut plugin).await;
         plugin.started(&task).await;
-        for path in paths {
-            let number = fs::metadata(path).must(path).rdev();
+        for (path, on_node) in nodes {
+            let number = fs::metadata(on_node).must(on_node).rdev();
             let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
             let seen = plugin.sh(&task, &format!("stat -c '%F %t:%T %u:%g' {path}")).await;
             assert_eq!(seen, format!("character special file {major:x}:{minor:x} 1000:1001"), "{device} {path}");
             // The command may read and write, unless the node cannot either: a driver may lack its hardware.
             let opened = plugin.sh(&task, &format!("if (exec 3<> {path}) 2>&1; then echo opened; fi")).await;
             assert!(!opened.contains("not permitted") && !opened.contains("denied"), "{device} {path}: {opened}");
-            let on_node = fs::File::options().read(true).write(true).open(path);
-            assert_eq!(opened == "opened", on_node.is_ok(), "{device} {path}: {opened}, {on_node:?}");
+            let by_node = fs::File::options().read(true).write(true).open(on_node);
+            assert_eq!(opened == "opened", by_node.is_ok(), "{device} {path}: {opened}, {by_node:?}");
         }
         plugin.end(&task).await;
     }
@@ -331,7 +339,8 @@ async fn nvidias_variable_and_runtime_lead_to_the_devices_of_the_spec() {
         {"path": "/dev/nvidia0", "hostPath": "/dev/null"}, {"path": "/dev/nvidia1", "hostPath": "/dev/zero"}
     ]});
     let devices = json!({
-        "0": gpu("/dev/null", 0), "GPU-1": gpu("/dev/zero", 1), "MIG-2": gpu("/dev/full", 2), "all": both,
+        "0": gpu("/dev/null", 0), "GPU-1": gpu("/dev/zero", 1), "MIG-2": gpu("/dev/full", 2),
+        "0:1": gpu("/dev/urandom", 3), "all": both,
     });
     let general = json!({"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": [
         {"path": "/dev/nvidiactl", "hostPath": "/dev/null"}
@@ -350,6 +359,8 @@ async fn nvidias_variable_and_runtime_lead_to_the_devices_of_the_spec() {
         (("device", "GPU-1"), false, "nvidia1 nvidiactl\nvoid"),
         (("device", "GPU-1,MIG-2"), true, "nvidia1 nvidia2 nvidiactl\nvoid"),
         (("job", "0,MIG-2"), true, "nvidia0 nvidia2 nvidiactl\nvoid"),
+        // The second MIG device of the first GPU.
+        (("job", "0:1"), true, "nvidia3 nvidiactl\nvoid"),
         (("job", "all"), true, "nvidia0 nvidia1 nvidiactl\nvoid"),
         (("job", "none"), true, "\nnone"),
         (("job", "all"), false, "\nall"),
