@@ -12,8 +12,9 @@ use super::{
     format, image,
     output::{Output, note},
     tasks::Task,
-    volume::{Volume, volumes},
+    volume::{Volume, host_volumes_with_users, volumes},
 };
+use crate::volume_plugin::HostVolume;
 
 /// One kind of content.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,7 @@ struct Report {
     images: Vec<ImageUsage>,
     tasks: Vec<(String, u64)>,
     volumes: Vec<(Volume, u64)>,
+    host_volumes: Vec<(HostVolume, u64)>,
 }
 
 /// Runs the command.
@@ -74,6 +76,13 @@ fn measure(arguments: &DfArguments) -> Result<Report, Failure> {
         .map(|(local, volume)| (if local { size(&volume.record.directory) } else { 0 }, volume))
         .map(|(bytes, volume)| (volume, bytes))
         .collect();
+    let (mut host_volumes, mut used_host_volumes) = (Vec::new(), 0);
+    for (volume, users) in host_volumes_with_users(&all) {
+        used_host_volumes += usize::from(!users.is_empty());
+        // A volume is a file of its own or a directory.
+        let bytes = volume.disk.unwrap_or_else(|| size(&volume.content));
+        host_volumes.push((volume, bytes));
+    }
     let kinds = vec![
         of_images(&images, &layers),
         of_layers(&layers, freed),
@@ -85,8 +94,16 @@ fn measure(arguments: &DfArguments) -> Result<Report, Failure> {
             ..Kind::default()
         },
         of_volumes(&volumes),
+        // Nomad removes them, so nothing of them is reclaimable here.
+        Kind {
+            name: "host volumes",
+            total: host_volumes.len(),
+            active: used_host_volumes,
+            bytes: host_volumes.iter().map(|(_, bytes)| bytes).sum(),
+            ..Kind::default()
+        },
     ];
-    Ok(Report { kinds, images, tasks, volumes })
+    Ok(Report { kinds, images, tasks, volumes, host_volumes })
 }
 
 /// The images. Their layers count once. What an image that no task uses shares with a used one is not freed with it.
@@ -128,6 +145,10 @@ fn of_volumes(volumes: &[(Volume, u64)]) -> Kind {
     }
 }
 
+fn host_volume_json((volume, bytes): &(HostVolume, u64)) -> Value {
+    json!({ "volume": volume.record.name, "id": volume.id, "bytes": bytes })
+}
+
 impl Report {
     fn json(&self) -> Value {
         let kind = |kind: &Kind| {
@@ -144,6 +165,7 @@ impl Report {
             "images": self.images.iter().map(image::image_json).collect::<Vec<_>>(),
             "writable_layers": self.tasks.iter().map(task).collect::<Vec<_>>(),
             "volumes": self.volumes.iter().map(volume).collect::<Vec<_>>(),
+            "host_volumes": self.host_volumes.iter().map(host_volume_json).collect::<Vec<_>>(),
         })
     }
 
@@ -163,6 +185,11 @@ impl Report {
             self.list(
                 "VOLUME",
                 self.volumes.iter().map(|(volume, bytes)| (volume.record.name.clone(), *bytes)),
+                output,
+            )?;
+            self.list(
+                "HOST VOLUME",
+                self.host_volumes.iter().map(|(volume, bytes)| (volume.record.name.clone(), *bytes)),
                 output,
             )?;
         }

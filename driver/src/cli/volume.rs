@@ -24,14 +24,7 @@ pub struct Volume {
 pub fn run(arguments: &VolumeArguments) -> Result<(), Failure> {
     let VolumeArguments { command: VolumeCommand::Ls, node } = arguments;
     let volumes = volumes(node)?;
-    let (host_volumes, problems) = host_volumes();
-    problems.iter().for_each(note);
-    let tasks = Task::all(node)?;
-    let host_volumes: Vec<(HostVolume, Vec<String>)> = host_volumes
-        .into_iter()
-        .map(|volume| (users(&volume, &tasks), volume))
-        .map(|(users, of)| (of, users))
-        .collect();
+    let host_volumes = host_volumes_with_users(&Task::all(node)?);
     let output = Output { json: node.json };
     if output.json {
         let named = volumes.iter().map(volume_json);
@@ -77,6 +70,13 @@ fn yes_or_no(value: bool) -> &'static str {
 
 fn listed(users: &[String]) -> String {
     if users.is_empty() { "-".to_owned() } else { users.join(", ") }
+}
+
+/// The host volumes of this node, with the tasks that use them.
+pub fn host_volumes_with_users(tasks: &[Task]) -> Vec<(HostVolume, Vec<String>)> {
+    let (volumes, problems) = host_volumes();
+    problems.iter().for_each(note);
+    volumes.into_iter().map(|volume| (users(&volume, tasks), volume)).map(|(users, of)| (of, users)).collect()
 }
 
 /// The tasks with a mount of a host volume.

@@ -131,6 +131,11 @@ async fn host_volumes_are_listed_with_their_users() {
     for part in ["db", "host, ext4 in a file, read-only", "MiB", &name, &path.display().to_string()] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    let used = run(&node, &["df", "--json"]).await.well().json();
+    let kind = &used["summary"][4];
+    assert_eq!((&kind["type"], &kind["total"], &kind["active"]), (&json!("host volumes"), &json!(1), &json!(1)));
+    assert_eq!((&kind["bytes"], &kind["reclaimable_bytes"]), (&json!(disk), &json!(0)), "Nomad removes it");
+    assert_eq!(used["host_volumes"], json!([{"volume": "db", "id": ID, "bytes": disk}]));
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     client.delete(&spec).well();
     assert_eq!(run(&node, &["volume", "ls", "--json"]).await.well().json(), json!([]));
