@@ -260,8 +260,8 @@ echo "$1 $(field status) $where" >> {log}
     path
 }
 
-/// The shipped specs, as they are. This machine has no USB device and no serial one by the names of their specs, so these
-/// two lead to other nodes of the machine: the serial one by a link, as udev makes it.
+/// The shipped specs, as they are. No machine has the USB device and the serial device of their specs, so these two
+/// lead to other nodes: the serial one by a link, as udev makes it.
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a skipped device says why")]
 async fn the_example_specs_bring_their_device_nodes_into_a_task() {
