@@ -25,14 +25,25 @@ use crate::{
 /// The first words of a leftover that is a network namespace.
 pub(crate) const NAMESPACE: &str = "network namespace";
 
-/// Polls until nothing is left, for at most 15 seconds: the kernel and Nomad clean up in the background.
+/// What is left behind does not change for this long.
+const REST: Duration = Duration::from_secs(15);
+/// What changes for ever is left behind too.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Polls until nothing is left, or until what is left does not change any more. The kernel and Nomad clean up in the
+/// background. For one network, Nomad's CNI plugins execute iptables many times. Beside two other agents and their
+/// tasks that can take more than 15 seconds.
 #[must_use]
 pub fn settle(look: impl Fn() -> Vec<String>) -> Vec<String> {
-    let deadline = Instant::now() + patient(Duration::from_secs(15));
+    let begun = Instant::now();
+    let (mut left, mut changed) = (Vec::new(), begun);
     loop {
         let found = look();
-        if found.is_empty() || Instant::now() > deadline {
-            return found;
+        if found != left {
+            (left, changed) = (found, Instant::now());
+        }
+        if left.is_empty() || changed.elapsed() > patient(REST) || begun.elapsed() > patient(LIMIT) {
+            return left;
         }
         thread::sleep(Duration::from_millis(50));
     }
