@@ -22,6 +22,5 @@ if [ -z "${OCI_RS_NVIDIA:-}" ]; then
         mv "$GOBIN/cmd" "$GOBIN/nomad-device-nvidia"
     fi
 fi
-export OCI_RS_NVIDIA OCI_RS_GPU=1 OCI_RS_E2E=1 OCI_RS_NOMAD=$NOMAD
-cargo build --workspace --bin oci-rs
-OCI_RS_BIN=$TARGET_DIR/debug/oci-rs cargo test --workspace --test nomad -- gpu_
+export OCI_RS_NVIDIA OCI_RS_GPU=1
+ONLY=gpu_ exec scripts/check.sh e2e

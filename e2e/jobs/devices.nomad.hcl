@@ -1,9 +1,27 @@
-# A shell in a task that reserves devices of the plugin `boxes` (conformance/deviceplugin).
+# A shell in a task that reserves devices: those of the plugin `boxes` (conformance/deviceplugin), or of another name.
 variable "image" { type = string }
 
 variable "script" { type = string }
 
-variable "boxes" { type = number }
+variable "device" {
+  type    = string
+  default = "oci-rs/box/cardboard"
+}
+
+variable "count" {
+  type    = number
+  default = 1
+}
+
+variable "user" {
+  type    = string
+  default = ""
+}
+
+variable "memory" {
+  type    = number
+  default = 32
+}
 
 job "devices" {
   type = "batch"
@@ -21,6 +39,7 @@ job "devices" {
 
     task "devices" {
       driver = "oci-rs"
+      user   = var.user
 
       config {
         image   = var.image
@@ -30,10 +49,14 @@ job "devices" {
 
       resources {
         cpu    = 50
-        memory = 32
+        memory = var.memory
 
-        device "oci-rs/box/cardboard" {
-          count = var.boxes
+        dynamic "device" {
+          for_each = [var.device]
+          labels   = [device.value]
+          content {
+            count = var.count
+          }
         }
       }
     }

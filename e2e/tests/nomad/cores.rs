@@ -1,6 +1,6 @@
 //! Reserved cores: a task gets its own cores, and Nomad moves the cpuset of all other tasks.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io, path::Path};
 
 use e2e::{Alloc, Job, Outcome};
 
@@ -54,7 +54,7 @@ fn are_reserved(env: &Env) -> Outcome {
 /// where the other tasks are (`Restore` in client/allocrunner/alloc_runner.go), and removes only its own one.
 fn remove_nomads_cgroup(alloc: &Alloc) -> Outcome {
     let name = format!("{}.cores.scope", alloc.id);
-    match fs::remove_dir(PathBuf::from("/sys/fs/cgroup/nomad.slice/share.slice").join(name)) {
+    match fs::remove_dir(Path::new("/sys/fs/cgroup/nomad.slice/share.slice").join(name)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }

@@ -217,7 +217,7 @@ fn of_a_plugin(env: &Env) -> Outcome {
         { true > /dev/box-$BOXES; } 2>/dev/null || echo "not opened to write"
     "#;
     let run = |boxes: i64, script: &str| -> Outcome<Vec<String>> {
-        let job = Job::new("devices").var("image", &env.registry.image()).var("script", script).number("boxes", boxes);
+        let job = Job::new("devices").var("image", &env.registry.image()).var("script", script).number("count", boxes);
         let alloc = env.agent.run(&job)?;
         assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
         let output = alloc.wait_log("stdout", |log| log.ends_with(b"end\n"))?;

@@ -16,6 +16,7 @@ use crate::{
     Case, Env,
     Needs::OwnAgent,
     devices::{add_our_plugin, configure},
+    warn,
 };
 
 pub const CASES: &[Case] = &[
@@ -24,6 +25,9 @@ pub const CASES: &[Case] = &[
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The memory of a task in MiB: NVIDIA's library needs some hundred on the node.
+const MEMORY: i64 = 2048;
 
 /// What the program `sums` of the image prints on one GPU, before the name of the GPU.
 const RIGHT: &str = "1 GPU, 1048576 sums on ";
@@ -38,14 +42,9 @@ fn is_there() -> Outcome<bool> {
         return Err(Failure("OCI_RS_GPU=1, and this machine has no /dev/nvidiactl".to_owned()));
     }
     if !is_there {
-        skip("this machine has no NVIDIA GPU (/dev/nvidiactl)");
+        warn("skipped: this machine has no NVIDIA GPU (/dev/nvidiactl)");
     }
     Ok(is_there)
-}
-
-#[allow(clippy::print_stdout, reason = "a skipped case says why")]
-fn skip(reason: &str) {
-    println!("skipped: {reason}");
 }
 
 /// A program of NVIDIA or of Nomad's NVIDIA plugin, in the directory `OCI_RS_NVIDIA`.
@@ -88,10 +87,10 @@ fn output(env: &Env, job: &Job) -> Outcome<String> {
     if exit.code == 0 { Ok(output) } else { Err(Failure(format!("{}: {output}", exit.code))) }
 }
 
-/// The output of a job that reserves a GPU.
-fn reserved(env: &Env, image: &str, device: &str, user: &str) -> Outcome<String> {
-    let job = Job::new("gpu").var("image", image).var("device", device).var("user", user);
-    output(env, &job.var("script", COMPUTE))
+/// A job that reserves a GPU.
+fn reserving(image: &str, device: &str, script: &str) -> Job {
+    let job = Job::new("devices").var("image", image).var("device", device).var("script", script);
+    job.number("memory", MEMORY)
 }
 
 fn has_computed(output: &str) {
@@ -126,12 +125,12 @@ fn of_a_spec_computes(env: &Env) -> Outcome {
 
     // Reserved, as root and as another user.
     for user in ["", "app"] {
-        has_computed(&reserved(env, &image, "nvidia.com/gpu", user)?);
+        has_computed(&output(env, &reserving(&image, "nvidia.com/gpu", COMPUTE).var("user", user))?);
     }
     // Named by the job, and by the image's variable with NVIDIA's runtime.
     let job = |config: &str| {
         let job = Job::new("batch").var("image", &image).list("args", &["-c", COMPUTE]);
-        job.number("memory", 2048).config(config)
+        job.number("memory", MEMORY).config(config)
     };
     for name in ["0", "all", uuid] {
         has_computed(&output(env, &job(&format!("devices {{\n  cdi = \"nvidia.com/gpu={name}\"\n}}")))?);
@@ -148,8 +147,8 @@ fn of_a_spec_computes(env: &Env) -> Outcome {
     assert_eq!(alloc.log("stdout")?, b"");
 
     // A command in a running task computes too.
-    let idle = Job::new("gpu").var("image", &image).var("device", "nvidia.com/gpu");
-    let alloc = env.agent.run(&idle.var("script", "trap 'exit 0' TERM; while :; do sleep 0.1; done"))?;
+    let idle = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let alloc = env.agent.run(&reserving(&image, "nvidia.com/gpu", idle))?;
     alloc.wait_running()?;
     has_computed(&alloc.sh(COMPUTE)?);
     alloc.stop()
@@ -170,7 +169,7 @@ fn of_nomads_plugin_computes(env: &Env) -> Outcome {
     let (_, id) = wait_device(env, "nvidia")?;
     assert!(id.starts_with("GPU-"), "{id}");
     for user in ["", "app"] {
-        has_computed(&reserved(env, &image, "nvidia/gpu", user)?);
+        has_computed(&output(env, &reserving(&image, "nvidia/gpu", COMPUTE).var("user", user))?);
     }
     Ok(())
 }
