@@ -52,8 +52,11 @@ step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
 step_build() { cargo build --quiet --workspace --all-targets; }
 
-# The files of the packages, with the dev build. `make test-packages` installs real ones.
-step_packages() { scripts/package.sh layout; }
+# Packages of the dev build in a clean Debian. `make test-packages` builds and installs those of a release.
+step_packages() {
+    need_root "packages"
+    scripts/test-packages.sh dev
+}
 
 # e2e has its own step.
 step_test() {

@@ -135,7 +135,7 @@ can_mount_erofs() {
 # executable, or a directory that becomes the agent's plugin_dir. Writes the agent's pid, address and network to
 # DIRECTORY/env, for the caller to source.
 start_agent() {
-    local directory=$1 binary=$2 number=$((RANDOM % 250)) http rpc serf low
+    local directory=$1 binary=$2 number=$((RANDOM % 250)) http rpc serf low plugin
     http=$(free_port) rpc=$(free_port) serf=$(free_port) low=$((RANDOM % 1000 * 10 + 20000))
     while ip -br addr | grep -qF "172.27.$number."; do number=$((RANDOM % 250)); done
     mkdir -p "$directory/tmp"
@@ -155,6 +155,10 @@ start_agent() {
             -e "s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
             -e "s|@OWN_BRIDGE@|oci-own-$number|; s|@OWN_SUBNET@|172.28.$number.0/24|; s|@OWN_SUBNET6@||" \
             -e "s|@USERNS@|${OCI_RS_USERNS:-auto}|; /@NETWORKS@/d" >"$directory/agent.hcl"
+    # Nomad 1.11 loads no plugin without its block.
+    for plugin in "$directory"/plugins/*; do
+        [ "${plugin##*/}" = oci-rs ] || printf 'plugin "%s" {}\n' "${plugin##*/}" >>"$directory/agent.hcl"
+    done
     printf '%s\n' "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \
         "export NOMAD_ADDR=http://127.0.0.1:$http" "export OCI_RS_RUN_DIR=$directory/run" >"$directory/env"
     launch_agent "$directory"

@@ -3,6 +3,7 @@
 
 COMPRESS_DEB=xz
 COMPRESS_TAR=(gzip -9n)
+COMPRESS_RPM=w6.xzdio
 
 # The checkout may belong to another user.
 git() { command git -c safe.directory='*' "$@"; }
@@ -187,17 +188,19 @@ deb() {
     dpkg-deb --root-owner-group -Z"$COMPRESS_DEB" --build "$root" "$OUT/oci-rs_${VERSION}_$arch.deb" >/dev/null
 }
 
-# dev_packages: the .deb and the tarball of the dev build, without licences and without compression.
+# dev_packages: all packages of the dev build, without debug information, licences, components and compression.
 dev_packages() {
     local binary=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
     [ -x "$binary" ] || die "$binary is missing: run cargo build"
-    COMPRESS_DEB=none COMPRESS_TAR=(cat)
+    COMPRESS_DEB=none COMPRESS_TAR=(cat) COMPRESS_RPM=w.ufdio
     mkdir -p "$OUT"
-    echo '{}' >"$work/sbom.json"
+    strip -o "$work/oci-rs" "$binary"
+    echo '{"components": []}' >"$work/sbom.json"
     echo none >"$work/licences.txt"
-    stage x86_64 "$binary" "$work/stage"
+    stage x86_64 "$work/oci-rs" "$work/stage"
     tarball x86_64 "$work/stage"
     deb x86_64 "$work/stage"
+    rpm_package x86_64 "$work/stage"
 }
 
 # rpm_package ARCHITECTURE STAGE
@@ -216,7 +219,7 @@ rpm_package() {
     printf '\n%%install\ncp -a %q/. %%{buildroot}/\n' "$top/root" >>"$top/SPECS/oci-rs.spec"
     rpmbuild --quiet -bb --target "$1-linux" --define "_topdir $top" --define "_buildhost reproducible" \
         --define "use_source_date_epoch_as_buildtime 1" --define "clamp_mtime_to_source_date_epoch 1" \
-        --define "__os_install_post %{nil}" --define "_binary_payload w6.xzdio" --define "_build_id_links none" \
+        --define "__os_install_post %{nil}" --define "_binary_payload $COMPRESS_RPM" --define "_build_id_links none" \
         --define "debug_package %{nil}" --define "_dbpath $top/db" "$top/SPECS/oci-rs.spec" >"$top/log" 2>&1 ||
         { cat "$top/log" >&2; return 1; }
     mv "$top"/RPMS/*/*.rpm "$OUT/oci-rs-$VERSION-1.$1.rpm"

@@ -2,7 +2,7 @@
 # Builds the release packages: a tarball, .deb and .rpm, the bill of materials, and checksums.
 #   package.sh                  for x86-64 and aarch64
 #   package.sh x86_64           for one of them
-#   package.sh layout           checks the contents of the tarball and the .deb with the dev build; needs no tools
+#   package.sh dev              of the dev build, for x86-64: without compression, licences and bill of materials
 # OUT names the directory of the packages (default: dist), BUILD that of the build. PACKAGE_VERSION replaces the
 # version. All times are the commit's, and no path of the builder is left in the executable.
 . "$(dirname "$0")/lib.sh"
@@ -17,8 +17,7 @@ trap 'rm -rf "$work"' EXIT
 
 package_version
 
-if [ "${1:-}" = layout ]; then
-    OUT=$work/out
+if [ "${1:-}" = dev ]; then
     dev_packages
     check_layout "$OUT"/*.deb "$OUT"/*.tar.gz
     exit 0

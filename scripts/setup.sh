@@ -14,9 +14,9 @@
 # Only tests and benchmarks need these. lib.sh lists those of the demo.
 TEST_PACKAGES="btrfs-progs:/sbin/mkfs.btrfs crun:/usr/bin/crun cryptsetup-bin:/sbin/veritysetup
     e2fsprogs:/usr/sbin/mkfs.ext4 erofs-utils:/usr/bin/fsck.erofs fish:/usr/bin/fish g++:/usr/bin/g++
-    groff-base:/usr/bin/groff man-db:/usr/bin/man nftables:/usr/sbin/nft openssl:/usr/bin/openssl
-    qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc runsc:/usr/bin/runsc umoci:/usr/bin/umoci
-    xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz zsh:/usr/bin/zsh"
+    groff-base:/usr/bin/groff man-db:/usr/bin/man mmdebstrap:/usr/bin/mmdebstrap nftables:/usr/sbin/nft
+    openssl:/usr/bin/openssl qemu-system-x86:/usr/bin/qemu-system-x86_64 rpm:/usr/bin/rpmbuild runc:/usr/sbin/runc
+    runsc:/usr/bin/runsc umoci:/usr/bin/umoci xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz zsh:/usr/bin/zsh"
 
 FILE_SERVER_PACKAGES="ksmbd-tools libgssapi-krb5-2 libkeyutils1 libnl-3-200 libnl-genl-3-200 libnsl2 libtirpc-common
     libtirpc3 libwrap0 nfs-kernel-server"
