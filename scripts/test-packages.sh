@@ -63,10 +63,11 @@ a_bare_debian_says_what_is_missing() {
     say "Building in the clean Debian without programs"
     mkdir "$root/checkout"
     cp -a Makefile scripts "$root/checkout/"
-    ! inside HOME=/root make -C /checkout build >"$directory/bare.log" 2>&1 || die "a build without Rust"
-    expect "missing: cargo cc musl-gcc (Rust: https://rustup.rs; Debian: gcc libc6-dev musl-tools)" "$directory/bare.log"
-    ! inside HOME=/root make -C /checkout demo >"$directory/bare.log" 2>&1 || die "a demo without Rust"
-    expect "the demo needs Rust (https://rustup.rs); Go 1.21 or later (https://go.dev/dl)" "$directory/bare.log"
+    local log=$directory/bare.log
+    ! inside HOME=/root make -C /checkout build >"$log" 2>&1 || die "a build without Rust"
+    expect "missing: cargo cc musl-gcc (Rust: https://rustup.rs; Debian: gcc libc6-dev musl-tools)" "$log"
+    ! inside HOME=/root make -C /checkout demo >"$log" 2>&1 || die "a demo without Rust"
+    expect "the demo needs Rust (https://rustup.rs); Go 1.21 or later (https://go.dev/dl)" "$log"
     rm -rf "$root/checkout"
 }
 
