@@ -17,6 +17,7 @@ use std::{
         unix::fs::{FileExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
+    thread,
 };
 
 use host::{
@@ -223,7 +224,26 @@ impl PartialLayer {
 
     /// Checks the complete image as a whole and makes it durable. `Ok(Some)`: why it is not the layer.
     pub(crate) fn check_whole(&self, image: &File, limits: &Limits) -> io::Result<Option<String>> {
-        image.sync_all()?;
+        // The disk writes while the processor hashes.
+        let (synced, found) = thread::scope(|scope| {
+            let synced = scope.spawn(|| image.sync_all());
+            let found = self.digest_of(image);
+            (synced.join().unwrap_or_else(|_| Err(io::Error::other("the thread that syncs panicked"))), found)
+        });
+        synced?;
+        let found = found?;
+        if found != self.description.digest {
+            return Ok(Some(format!("its digest is {found}, although its hash tree is right: the manifest is wrong")));
+        }
+        let root = self.description.root().unwrap_or_default();
+        match layer::check_image(image, self.parts.metadata, &root, limits) {
+            Ok(_) => Ok(None),
+            Err(error) => Ok(Some(LazyError::of_layer(&self.description.digest, error).to_string())),
+        }
+    }
+
+    /// The digest of all bytes in a file.
+    fn digest_of(&self, image: &File) -> io::Result<Digest> {
         let mut hasher = layer::digest::Hasher::new(self.description.digest.algorithm());
         let mut buffer = vec![0; BUFFER];
         let mut offset = 0;
@@ -233,15 +253,7 @@ impl PartialLayer {
             hasher.update(&buffer[..part]);
             offset += part as u64;
         }
-        let found = hasher.finish();
-        if found != self.description.digest {
-            return Ok(Some(format!("its digest is {found}, although its hash tree is right: the manifest is wrong")));
-        }
-        let root = self.description.root().unwrap_or_default();
-        match layer::check_image(image, self.parts.metadata, &root, limits) {
-            Ok(_) => Ok(None),
-            Err(error) => Ok(Some(LazyError::of_layer(&self.description.digest, error).to_string())),
-        }
+        Ok(hasher.finish())
     }
 }
 
