@@ -26,10 +26,13 @@ pub(crate) struct ResolvedUser {
 /// A user or a group that cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UserError {
+    /// The option `user` or the image names a user that the image does not have.
     #[error("user {0:?}: the image's /etc/passwd has no such user; use a numeric id, or a user of the image")]
     UnknownUser(String),
+    /// The option `user` or the image names a group that the image does not have.
     #[error("group {0:?}: the image's /etc/group has no such group; use a numeric id, or a group of the image")]
     UnknownGroup(String),
+    /// The number of a user or group is too large.
     #[error("user or group id {0:?} is out of range: ids go from 0 to 2147483647")]
     OutOfRange(String),
 }

@@ -55,13 +55,16 @@ impl Operation {
     /// The operation of a first argument and the variables.
     pub fn parse(argument: Option<String>, variable: impl Fn(&str) -> Option<String>) -> Result<Self, PluginError> {
         let operation = argument.or_else(|| variable(OPERATION)).unwrap_or_default();
-        let parsed = match operation.as_str() {
+        Self::read(&operation, variable).map_err(PluginError::new)
+    }
+
+    fn read(operation: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        match operation {
             "fingerprint" => Ok(Self::Fingerprint),
-            "create" => Request::parse(variable).map(|request| Self::Create(Box::new(request))),
-            "delete" => place(&variable).map(Self::Delete),
+            "create" => Ok(Self::Create(Box::new(Request::parse(variable)?))),
+            "delete" => Ok(Self::Delete(place(&variable)?)),
             other => Err(format!("{other:?} is no operation: Nomad calls fingerprint, create and delete")),
-        };
-        parsed.map_err(PluginError::new)
+        }
     }
 }
 

@@ -20,12 +20,16 @@ const SWITCH: [&str; 2] = ["CAP_SETUID", "CAP_SETGID"];
 /// Why a command does not run as another user.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IdentityError {
+    /// The option `user` of a command is empty, or begins with a colon.
     #[error("user {0:?}: name a user, as in \"app\", \"1000\" or \"1000:1000\"")]
     NoUser(String),
+    /// The container does not have the user or the group.
     #[error(transparent)]
     Unknown(#[from] UserError),
+    /// The files of the container that name its users cannot be read.
     #[error("the container's {0}: {1}")]
     File(&'static str, io::Error),
+    /// A command may only have a user that the task itself could become.
     #[error(
         "user {0:?}: the task runs as uid {1} and could not become that user itself: \
          it would have to be root with the capabilities SETUID and SETGID"

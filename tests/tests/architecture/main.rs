@@ -1,6 +1,7 @@
 //! The arrows of `docs/architecture.md`, held by reading the sources: who may know whom.
 
 mod build_script;
+mod built;
 mod document;
 mod error_texts;
 mod links;

@@ -166,7 +166,8 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-fn is_for_tests(attribute: &Attribute) -> bool {
+/// Whether an item with this attribute is left out of the product.
+pub(crate) fn is_for_tests(attribute: &Attribute) -> bool {
     let tokens = match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string(),
         _ => return false,

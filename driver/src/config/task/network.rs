@@ -122,19 +122,21 @@ pub fn mode(block: &ConfigBlock) -> NetworkMode {
 
 /// Refuses networks that only docker's daemon has.
 fn refuse(block: &ConfigBlock, mode: &str) {
-    let (problem, remedy) = if mode.starts_with("container:") {
-        (
+    let refuse = |problem: &str, remedy: &str| {
+        block.error("network_mode", format!("{mode:?} is not supported: {problem}"), remedy);
+    };
+    if mode.starts_with("container:") {
+        refuse(
             "another container's network cannot be joined by its name",
             "put both tasks into one group with `network { mode = \"bridge\" }`, where they share a network",
-        )
+        );
     } else {
-        (
+        refuse(
             "there are no docker networks",
             "write bridge, host, none, or cni/<name> for a CNI network of the operator's; tasks that talk to each \
              other belong into one group with `network { mode = \"bridge\" }`, or find each other by their services",
-        )
-    };
-    block.error("network_mode", format!("{mode:?} is not supported: {problem}"), remedy);
+        );
+    }
 }
 
 /// Reads the addresses.
