@@ -8,7 +8,10 @@ use std::{
 
 use image_store::{Image, LeaseOwner, PullRequest, Reference, Silent, Store};
 
-use super::{interrupt::until_interrupted, store::open_or_create};
+use super::{
+    interrupt::{interrupted, run},
+    store::open_or_create,
+};
 use crate::cli::{arguments::NodeArguments, failure::Failure, settings::Settings};
 
 /// An image that stays on disk until the value is dropped. The lease of a killed process has no effect, and the next
@@ -35,7 +38,7 @@ impl LeasedImage {
             idle_timeout: settings.config.pull_activity_timeout,
             ..PullRequest::new(reference.clone())
         };
-        let image = until_interrupted(store.acquire(request, &owner, Arc::new(Silent)))?;
+        let image = run(store.acquire_unless(request, &owner, Arc::new(Silent), interrupted()))?;
         let leased = Self { image, store, owner };
         leased.store.sync().map_err(Failure::of)?;
         Ok(leased)

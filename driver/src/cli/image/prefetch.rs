@@ -13,7 +13,12 @@ use futures_util::{StreamExt, stream};
 use image_store::{Image, LeaseOwner, Progress, PullError, PullEvent, PullRequest, Reference, Silent, Store};
 use serde_json::{Value as Json, json};
 
-use super::{interrupt::until_interrupted, lease::lease_owners, progress, store::open_or_create};
+use super::{
+    interrupt::{self, Interrupted, interrupted},
+    lease::lease_owners,
+    progress,
+    store::open_or_create,
+};
 use crate::{
     cli::{
         arguments::{NodeArguments, PrefetchOptions},
@@ -135,21 +140,27 @@ fn pull_all(
     // Bars of several pulls would overwrite each other.
     let shown: Arc<dyn Progress> = if wanted.len() == 1 { progress::of(output) } else { Arc::new(Silent) };
     let owners = lease_owners(wanted.len());
+    let stop = interrupted();
     let pulls = wanted.into_iter().zip(&owners).map(|((reference, force), owner)| {
         let request =
             PullRequest { force, idle_timeout: settings.config.pull_activity_timeout, ..PullRequest::new(reference) };
-        pull(&store, request, owner, Arc::clone(&shown))
+        pull(&store, request, owner, (Arc::clone(&shown), stop.clone()))
     });
     let pulls = stream::iter(pulls).buffer_unordered(parallel.max(1));
-    let result = until_interrupted(async move {
-        let (mut pulls, mut all) = (pulls, Vec::new());
+    let result = interrupt::run(async move {
+        let (mut pulls, mut all, mut given_up) = (pulls, Vec::new(), false);
         while let Some(done) = pulls.next().await {
+            // The others are cancelled too, and have staged layers until they say so.
+            if matches!(done.result, Err(PullError::Cancelled)) {
+                given_up = true;
+                continue;
+            }
             if let Err(error) = show(&done, output) {
                 return Ok(Err(error));
             }
             all.push(done);
         }
-        Ok(Ok(all))
+        if given_up { Err(PullError::Cancelled) } else { Ok(Ok(all)) }
     });
     // The release counts as the last use. The plugin's `gc` block decides how long an image is kept after it.
     owners.iter().try_for_each(|owner| store.release(owner)).map_err(Failure::of)?;
@@ -158,9 +169,14 @@ fn pull_all(
     Ok(done)
 }
 
-async fn pull(store: &Store, request: PullRequest, owner: &LeaseOwner, shown: Arc<dyn Progress>) -> Done {
+async fn pull(
+    store: &Store,
+    request: PullRequest,
+    owner: &LeaseOwner,
+    (shown, stop): (Arc<dyn Progress>, Interrupted),
+) -> Done {
     let (reference, progress) = (request.reference.clone(), ObservedPull::new(Shown(shown)));
-    let result = store.acquire(request, owner, Arc::clone(&progress) as _).await;
+    let result = store.acquire_unless(request, owner, Arc::clone(&progress) as _, stop).await;
     Done { reference, fetched: progress.fetched().filter(|_| result.is_ok()), result }
 }
 

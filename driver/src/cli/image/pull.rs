@@ -5,7 +5,12 @@ use std::{fs, path::Path};
 use image_store::{LeaseOwner, LoadRequest, PullError, PullRequest, Reference, Store};
 use serde_json::json;
 
-use super::{interrupt::until_interrupted, lease::lease_owner, progress, store::open_or_create};
+use super::{
+    interrupt::{interrupted, run},
+    lease::lease_owner,
+    progress,
+    store::open_or_create,
+};
 use crate::cli::{failure::Failure, output::Output, settings::Settings};
 
 /// Downloads an image, and pins its name if `pin` is set.
@@ -19,7 +24,8 @@ pub fn pull(settings: &Settings, (reference, pin): (Reference, bool), output: &O
         ..PullRequest::new(reference.clone())
     };
     // When this returns, no part of the pull runs any more, and the bars are gone from the terminal.
-    let image = complete(&store, &owner, store.acquire(request, &owner, progress::of(output)))?;
+    let work = store.acquire_unless(request, &owner, progress::of(output), interrupted());
+    let image = complete(&store, &owner, work)?;
     report(&reference, &image.digest, pin, output)
 }
 
@@ -34,7 +40,7 @@ pub fn load(
     let source = fs::File::open(file).map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?;
     let name = format!("archive {:?}", file.display().to_string());
     let request = LoadRequest { source: source.into(), name, reference: reference.clone(), pin, timeout: None };
-    let image = complete(&store, &owner, store.load(request, &owner))?;
+    let image = complete(&store, &owner, store.load_unless(request, &owner, interrupted()))?;
     report(&reference, &image.digest, pin, output)
 }
 
@@ -44,7 +50,7 @@ fn complete<T>(
     owner: &LeaseOwner,
     work: impl Future<Output = Result<T, PullError>>,
 ) -> Result<T, Failure> {
-    let result = until_interrupted(work);
+    let result = run(work);
     // The release counts as the image's last use. The plugin's `gc` block decides how long the image is kept.
     store.release(owner).map_err(Failure::of)?;
     let result = result?;
