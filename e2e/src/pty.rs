@@ -20,6 +20,13 @@ use rustix::{
 
 use crate::{Agent, Alloc, Context, Failure, Outcome, process, watch::patient};
 
+/// The last line of an operator's command that has left the terminal's modes as they were.
+pub const MODES_RESTORED: &str = "the terminal has its old modes\r\n";
+
+/// An operator's shell: it runs a command, outlives Ctrl-C, and compares the terminal's modes.
+const OPERATOR: &str = "trap : INT; modes=$(stty -g); \"$@\"; code=$?
+[ \"$(stty -g)\" = \"$modes\" ] && echo 'the terminal has its old modes'; exit $code";
+
 /// The time limit for output that a test waits for.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -43,12 +50,17 @@ impl PtyClient {
         Self::start_command(&line, rows, cols)
     }
 
-    /// Starts a command of an operator of this agent's node, at a terminal of that size.
+    /// Starts a command of an operator of this agent's node, at a terminal of that size. It is the command of a shell,
+    /// which ends with its exit code. If the terminal's modes are as before, the last line is [`MODES_RESTORED`].
     ///
     /// # Errors
     /// When the terminal cannot be opened or the command cannot be started.
     pub fn start_operator(agent: &Agent, args: &[&str], rows: u16, cols: u16) -> Outcome<Self> {
-        Self::start_command(&agent.operator(args), rows, cols)
+        let command = agent.operator(args);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", OPERATOR, "sh"]).arg(command.get_program()).args(command.get_args());
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Self::start_command(&shell, rows, cols)
     }
 
     fn start_command(command: &Command, rows: u16, cols: u16) -> Outcome<Self> {
@@ -122,7 +134,9 @@ impl PtyClient {
                 return Err(Failure(format!("the client does not end; on the screen: {screen:?}")));
             }
         };
-        self.read_output(Instant::now())?;
+        // What the client wrote last may still be on its way. After it comes the end, unless a child has the terminal.
+        let soon = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < soon && self.read_output(soon)? {}
         Ok((String::from_utf8_lossy(&self.screen).into_owned(), end))
     }
 

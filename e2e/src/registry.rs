@@ -12,7 +12,9 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Context, Failure, Outcome, Tools, api, ports::free_port, process::succeed, watch::patient};
+use crate::{
+    Context, Failure, Outcome, Tools, api, layout, ports::free_port, process::succeed, stall::Stall, watch::patient,
+};
 
 /// The registry's process and content.
 #[derive(Debug)]
@@ -77,6 +79,24 @@ impl Registry {
     /// With the error output of skopeo.
     pub fn push(&self, name: &str) -> Outcome {
         self.copy("busybox", name)
+    }
+
+    /// Makes and pushes an image of `count` new layers with `bytes` random bytes each. Returns the layers' digests.
+    ///
+    /// # Errors
+    /// With the error output of skopeo.
+    pub fn push_layers(&self, name: &str, (count, bytes): (usize, u64)) -> Outcome<Vec<String>> {
+        let layers = layout::write(&self.layout("layers"), "layers", (count, bytes))?;
+        self.copy("layers", name)?;
+        Ok(layers)
+    }
+
+    /// An address of this registry whose connections stop after `bytes` of answers.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn stall(&self, bytes: u64) -> Outcome<Stall> {
+        Stall::start(self.port, bytes)
     }
 
     /// Writes the test image to a file as `docker save` does, under a name of any registry.

@@ -2,7 +2,10 @@
 
 use std::process::Output;
 
-use e2e::{Failure, Outcome, pty::PtyClient};
+use e2e::{
+    Failure, Job, Outcome,
+    pty::{MODES_RESTORED, PtyClient},
+};
 use serde_json::Value;
 
 use crate::{Case, Env, Needs::SharedAgent, service::web};
@@ -20,7 +23,7 @@ pub fn json(env: &Env, args: &[&str]) -> Outcome<Value> {
 }
 
 /// A command of the driver's executable that must succeed.
-fn oci_rs(env: &Env, args: &[&str]) -> Outcome<Output> {
+pub fn oci_rs(env: &Env, args: &[&str]) -> Outcome<Output> {
     let output = env.agent.operator(args).output()?;
     if output.status.success() {
         return Ok(output);
@@ -37,12 +40,21 @@ fn commands_show_a_job(env: &Env) -> Outcome {
     let task = shown["task"].as_str().unwrap_or_default();
     let name = format!("{}/{task}", &alloc.id[..8]);
 
+    let listed = oci_rs(env, &["ps", "-q", "--filter", "job=job-*", "--filter", &format!("alloc={}", alloc.id)])?;
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), format!("{name}\n"));
+
     let logs = oci_rs(env, &["logs", &name])?;
     assert_eq!(String::from_utf8_lossy(&logs.stdout), "serving /www on port 8080\n");
     assert_eq!(String::from_utf8_lossy(&logs.stderr), "this line goes to stderr\n");
+    alloc.sh("kill -HUP 1")?;
+    alloc.wait_log("stdout", |log| log.ends_with(b"got SIGHUP\n"))?;
+    let logs = oci_rs(env, &["logs", "-n", "1", "--stdout", &name])?;
+    assert_eq!((String::from_utf8_lossy(&logs.stdout).as_ref(), logs.stderr.len()), ("got SIGHUP\n", 0));
     let executed = env.agent.operator(&["exec", &name, "sh", "-c", "echo $GREETING; exit 7"]).output()?;
     assert_eq!(executed.status.code(), Some(7), "{executed:?}");
     assert_eq!(String::from_utf8_lossy(&executed.stdout), "hello from the job\n");
+    let executed = oci_rs(env, &["exec", "-u", "app:staff", "-w", "/etc", &name, "sh", "-c", "id -un; id -gn; pwd"])?;
+    assert_eq!(String::from_utf8_lossy(&executed.stdout), "app\nstaff\n/etc\n");
     let images = oci_rs(env, &["images"])?;
     assert!(String::from_utf8_lossy(&images.stdout).contains(&env.registry.image()), "{images:?}");
     let events = oci_rs(env, &["events", "--filter", &format!("alloc={}", alloc.id)])?;
@@ -101,13 +113,30 @@ fn of_images_and_disks(env: &Env) -> Outcome {
 
 /// The commands that need a terminal, typed at one.
 fn at_a_terminal(env: &Env) -> Outcome {
-    let alloc = web(env)?;
+    const JOB: &str = "a-shop-whose-job-has-a-name-that-is-much-too-long-for-a-column";
+    env.agent.register(&Job::new("web").var("image", &env.registry.image()), JOB)?;
+    let alloc = env.agent.placed(JOB, 1)?.swap_remove(0);
+    alloc.wait_log("stdout", |log| log.starts_with(b"serving"))?;
     let name = format!("{}/web", &alloc.id[..8]);
+    for args in [&["ps"][..], &["stats", "--no-stream"]] {
+        let shown = |more: &[&str]| -> Outcome<String> {
+            let (screen, status) = PtyClient::start_operator(env.agent, &[args, more].concat(), 30, 100)?.wait_end()?;
+            assert!(status.success() && screen.contains(&alloc.id[..8]), "{screen}");
+            Ok(screen)
+        };
+        let width = |screen: &str| screen.lines().map(|line| line.trim_end().chars().count()).max();
+        let fitted = shown(&[])?;
+        assert!(width(&fitted) <= Some(100) && fitted.contains("a-shop-") && fitted.contains('…'), "{fitted}");
+        let whole = shown(&["--no-trunc"])?;
+        assert!(width(&whole) > Some(100) && whole.contains(JOB) && whole.contains(&alloc.id), "{whole}");
+    }
+
     let mut shell = PtyClient::start_operator(env.agent, &["exec", "-it", &name, "sh"], 30, 100)?;
     shell.type_text("stty size; echo $((6 * 7)); exit 3\n")?;
     shell.wait_for("30 100")?;
     shell.wait_for("42")?;
-    assert_eq!(shell.wait_end()?.1.code(), Some(3));
+    let (rest, status) = shell.wait_end()?;
+    assert!(status.code() == Some(3) && rest.ends_with(MODES_RESTORED), "{status}: {rest:?}");
 
     let mut live = PtyClient::start_operator(env.agent, &["top", "--interval", "200ms", &name], 30, 100)?;
     for _ in 0..2 {
@@ -115,7 +144,8 @@ fn at_a_terminal(env: &Env) -> Outcome {
         live.wait_for(&alloc.id[..8])?;
     }
     live.type_text("\x03")?;
-    live.wait_end()?;
+    let (rest, _) = live.wait_end()?;
+    assert!(rest.ends_with(MODES_RESTORED), "{rest:?}");
 
     let mut log = PtyClient::start_operator(env.agent, &["logs", "-f", &name], 30, 100)?;
     log.wait_for("serving /www on port 8080")?;

@@ -18,6 +18,7 @@ mod examples;
 mod exec;
 mod gpu;
 mod identity;
+mod images;
 mod invalid_jobs;
 mod lane;
 mod lifecycle;
@@ -31,6 +32,7 @@ mod recovery;
 mod rollout;
 mod selection;
 mod service;
+mod stopped;
 mod survival;
 mod templates;
 mod terminal;
@@ -71,6 +73,8 @@ fn main() -> ExitCode {
         own_network::CASES,
         exec::CASES,
         commands::CASES,
+        images::CASES,
+        stopped::CASES,
         terminal::CASES,
         invalid_jobs::CASES,
         devices::CASES,
