@@ -215,45 +215,27 @@ pub fn specs() -> impl Iterator<Item = MetricSpec> {
     std::iter::once(INFO).chain(TASK.iter().chain(NETWORK).map(|metric| metric.spec))
 }
 
-/// Every second metric of all tasks, for one scrape.
+/// The samples of all tasks, for one scrape.
 #[derive(Debug)]
-pub struct Tasks {
-    samples: Arc<[TaskSample]>,
-    /// 0 for the first, third, … metrics, and 1 for the others.
-    first: usize,
-}
-
-impl Tasks {
-    /// All metrics in two parts that take about the same time to render: metrics without values stand side by side.
-    pub fn halves(samples: Vec<TaskSample>) -> [Self; 2] {
-        let samples: Arc<[TaskSample]> = samples.into();
-        [Self { samples: samples.clone(), first: 0 }, Self { samples, first: 1 }]
-    }
-
-    fn of(&self, metrics: &'static [TaskMetric]) -> impl Iterator<Item = &'static TaskMetric> {
-        metrics.iter().skip(self.first).step_by(2)
-    }
-}
+pub struct Tasks(pub Vec<TaskSample>);
 
 impl Collector for Tasks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        if self.first == 0 {
-            let mut family = INFO.header(&mut encoder)?;
-            for task in &*self.samples {
-                INFO.sample(family.encode_family(&InfoLabels(task))?, Value::Int(1))?;
-            }
+        let mut family = INFO.header(&mut encoder)?;
+        for task in &self.0 {
+            INFO.sample(family.encode_family(&InfoLabels(task))?, Value::Int(1))?;
         }
-        for metric in self.of(TASK) {
+        for metric in TASK {
             let mut family = metric.spec.header(&mut encoder)?;
-            for task in &*self.samples {
+            for task in &self.0 {
                 if let Some(value) = (metric.value)(task) {
                     metric.spec.sample(family.encode_family(&*task.labels)?, value)?;
                 }
             }
         }
-        for metric in self.of(NETWORK) {
+        for metric in NETWORK {
             let mut family = metric.spec.header(&mut encoder)?;
-            for task in &*self.samples {
+            for task in &self.0 {
                 if let (Some((labels, _)), Some(value)) = (&task.network, (metric.value)(task)) {
                     metric.spec.sample(family.encode_family(&**labels)?, value)?;
                 }

@@ -1,9 +1,6 @@
 //! The text of a scrape, in the OpenMetrics format and in the older format of Prometheus.
 
-use std::thread;
-
 use prometheus_client::{
-    collector::Collector,
     encoding::text::{encode_eof, encode_registry},
     registry::Registry,
 };
@@ -17,31 +14,16 @@ use super::{
 /// The bytes that a task takes in the text, to reserve memory.
 const BYTES_PER_TASK: usize = 8 * 1024;
 
-/// The text in the OpenMetrics format 1.0. A second thread renders half of the tasks' metrics: the text of 1,000 tasks
-/// has 3 MB.
+/// The text in the OpenMetrics format 1.0.
 pub fn openmetrics(recorder: &Recorder, node: NodeSample, tasks: Vec<TaskSample>) -> Result<String, std::fmt::Error> {
-    let capacity = (tasks.len() + 4) * BYTES_PER_TASK;
-    let [first, second] = Tasks::halves(tasks);
-    let (mut text, rest) = thread::scope(|scope| {
-        let rest = scope.spawn(move || {
-            let mut text = String::with_capacity(capacity / 2);
-            encode_collectors(&mut text, [Box::new(second)])?;
-            Ok(text)
-        });
-        let mut text = String::with_capacity(capacity);
-        encode_registry(&mut text, recorder.registry())?;
-        encode_collectors(&mut text, [Box::new(node) as Box<dyn Collector>, Box::new(first)])?;
-        Ok((text, rest.join().map_err(|_| std::fmt::Error)??))
-    })?;
-    text.push_str(&rest);
+    let mut text = String::with_capacity((tasks.len() + 4) * BYTES_PER_TASK);
+    let mut read = Registry::default();
+    read.register_collector(Box::new(node));
+    read.register_collector(Box::new(Tasks(tasks)));
+    encode_registry(&mut text, recorder.registry())?;
+    encode_registry(&mut text, &read)?;
     encode_eof(&mut text)?;
     Ok(text)
-}
-
-fn encode_collectors<const N: usize>(text: &mut String, collectors: [Box<dyn Collector>; N]) -> std::fmt::Result {
-    let mut registry = Registry::default();
-    collectors.into_iter().for_each(|collector| registry.register_collector(collector));
-    encode_registry(text, &registry)
 }
 
 /// The same text in the format 0.0.4 of Prometheus: headers name a counter with its suffix, and there is no end mark.
