@@ -188,6 +188,11 @@ impl Store {
         self.local.leases()
     }
 
+    /// The directories with parts of layers whose process has ended. A sweep removes them.
+    pub fn interrupted_pulls(&self) -> Result<Vec<PathBuf>, StoreError> {
+        self.local.interrupted_pulls()
+    }
+
     /// Sets the function that is called each time after this process removed layers. A file of a removed layer uses
     /// disk space as long as a process holds it open, for instance by a mount; the function lets go of such files. Only
     /// the first call has an effect.

@@ -1,7 +1,7 @@
 //! Commands for a node whose agent does not run: `doctor --fix` removes leftovers, and `rollback` removes what has
 //! docker's name. Neither touches another task that runs.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::Stdio, time::Duration};
 
 use e2e::{Failure, Job, Outcome, process, watch};
 use serde_json::Value;
@@ -34,6 +34,25 @@ fn leftovers(report: &Value) -> String {
     findings.filter(|finding| finding["check"] == "leftovers").map(Value::to_string).collect()
 }
 
+/// Kills a pull when it has written a part of its layer.
+fn killed_pull(env: &Env) -> Outcome {
+    const LAYER: u64 = 400_000;
+    env.registry.push_layers("test/killed:1", (1, LAYER))?;
+    let stall = env.registry.stall(LAYER / 2)?;
+    let mut pull = env.agent.operator(&["pull", &stall.reference("test/killed:1")]);
+    let mut pull = pull.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let store = env.agent.path().join("data/images");
+    let staged = || {
+        let processes = fs::read_dir(store.join("staging")).ok()?.flatten();
+        let mut parts = processes.filter_map(|process| fs::read_dir(process.path()).ok()?.next());
+        parts.next().map(drop)
+    };
+    let waited = watch::until(&store, "the pull", LIMIT, staged);
+    pull.kill()?;
+    pull.wait()?;
+    waited
+}
+
 fn repaired_and_rolled_back(env: &Env) -> Outcome {
     let ended = env.agent.run(&script(env, "while [ ! -e /alloc/data/go ]; do sleep 0.1; done; exit 5"))?;
     let web = format!("command = \"/bin/sh\"\nargs = [\"-c\", \"{WEB}\"]");
@@ -52,13 +71,17 @@ fn repaired_and_rolled_back(env: &Env) -> Outcome {
     let allocation = env.agent.path().join("client/alloc").join(&ended.id);
     let aside = allocation.with_extension("aside");
     fs::rename(&allocation, &aside)?;
+    killed_pull(env)?;
 
     let found = leftovers(&doctor(env, &[])?);
     assert!(found.contains("1 ended tasks that no agent will ask for again"), "{found}");
+    assert!(found.contains("1 pulls that were killed and left parts of layers"), "{found}");
     assert!(found.contains(&ended.id) && !found.contains(&kept.id) && !found.contains(&docker.id), "{found}");
     let report = doctor(env, &["--fix"])?;
     let removed = report["removed"].as_array().cloned().unwrap_or_default();
-    assert!(removed.len() == 1 && removed[0].to_string().contains(&format!("ended task {}", ended.id)), "{removed:?}");
+    let [task, parts] = &removed[..] else { return Err(Failure(report.to_string())) };
+    assert!(task.to_string().contains(&format!("ended task {}", ended.id)), "{task}");
+    assert!(parts.to_string().contains("parts of layers /"), "{parts}");
     assert!(!leftovers(&report).contains("\"warning\""), "{report}");
     let path = env.agent.path();
     for (directory, left) in [("state/tasks", 2), ("data/containers", 2), ("data/images/leases", 2)] {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -25,6 +25,7 @@ use super::{
     removals::{RemovalCause, RemovalCounters, Removals},
     retention::{ReclaimTarget, Retention, RetentionReport},
     staging::{LazyStaging, Staging},
+    staging_lock,
     sweep::{self, SweepReport},
     usage::{self, ImageUsage, LayerUsage, StoreSize},
 };
@@ -122,6 +123,17 @@ impl LocalStore {
     /// The owners of all leases.
     pub(crate) fn leases(&self) -> Result<Vec<LeaseOwner>, StoreError> {
         Ok(lease_record::leases(&self.layout)?.into_iter().map(|lease| lease.owner).collect())
+    }
+
+    /// The directories with parts of layers whose process has ended.
+    pub(crate) fn interrupted_pulls(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut interrupted = Vec::new();
+        for path in files::entries(&self.layout.directory("staging"))? {
+            if staging_lock::is_abandoned(&path)? && !files::entries(&path)?.is_empty() {
+                interrupted.push(path);
+            }
+        }
+        Ok(interrupted)
     }
 
     /// Sets the function that is called after each removal of layers. Only the first call has an effect.

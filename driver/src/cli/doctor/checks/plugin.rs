@@ -108,6 +108,8 @@ pub struct Leftovers {
     pub forgotten: Vec<String>,
     /// Leases of images without a container.
     pub leases: Vec<String>,
+    /// The directories of pulls whose process was killed.
+    pub pulls: Vec<String>,
     /// Writable layers without a container.
     pub layers: Vec<String>,
     /// Networks without a container.
@@ -126,6 +128,7 @@ impl Leftovers {
             ("interrupted start or removal", &self.containers),
             ("ended task", &self.forgotten),
             ("lease", &self.leases),
+            ("parts of layers", &self.pulls),
             ("writable layer", &self.layers),
             ("network", &self.networks),
         ];
@@ -149,6 +152,7 @@ pub fn leftovers(found: Result<Option<Leftovers>, String>) -> Finding {
         ("interrupted starts and removals of tasks", &found.containers),
         ("ended tasks that no agent will ask for again", &found.forgotten),
         ("images held for tasks that are gone", &found.leases),
+        ("pulls that were killed and left parts of layers", &found.pulls),
         ("writable layers of tasks that are gone", &found.layers),
         ("networks of tasks that are gone", &found.networks),
     ];
@@ -217,6 +221,8 @@ mod tests {
         let forgotten = leftovers(Result::Ok(Some(Leftovers { forgotten: names(1), ..Leftovers::default() })));
         assert!(forgotten.text().contains("1 ended tasks that no agent"), "{forgotten:?}");
         assert!(forgotten.text().contains("--fix` while no plugin runs"), "{forgotten:?}");
+        let pulls = leftovers(Result::Ok(Some(Leftovers { pulls: names(2), ..Leftovers::default() })));
+        assert!(pulls.text().contains("2 pulls that were killed and left parts of layers (n0, n1)"), "{pulls:?}");
         assert!(Leftovers::default().is_empty());
     }
 }

@@ -161,11 +161,11 @@ pub fn leftovers(config: &PluginConfig, dev_agent_runs: bool) -> Result<Option<L
     } else {
         Vec::new()
     };
-    let leases = match fs::symlink_metadata(config.store().root) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        _ => leases(config).map_err(|error| error.to_string())?,
+    let (leases, pulls) = match fs::symlink_metadata(config.store().root) {
+        Err(error) if error.kind() == ErrorKind::NotFound => (Vec::new(), Vec::new()),
+        _ => leases_and_pulls(config).map_err(|error| error.to_string())?,
     };
-    Ok(Some(Leftovers { containers, forgotten, leases, layers, networks }))
+    Ok(Some(Leftovers { containers, forgotten, leases, pulls, layers, networks }))
 }
 
 /// Whether a container has ended and no agent will ask for it again.
@@ -185,9 +185,12 @@ fn may_go(view: &ContainerView, dev_agent_runs: bool) -> bool {
         && allocation.is_some_and(|allocation| forgotten::is_forgotten(allocation, is_there, dev_agent_runs))
 }
 
-fn leases(config: &PluginConfig) -> Result<Vec<String>, TaskError> {
+/// The leases of tasks that are gone, and the directories of pulls that were killed.
+fn leases_and_pulls(config: &PluginConfig) -> Result<(Vec<String>, Vec<String>), TaskError> {
     let store = Store::open(config.store()).map_err(TaskError::internal)?;
-    Ok(cleanup::orphaned_leases(&store, config)?.iter().map(ToString::to_string).collect())
+    let leases = cleanup::orphaned_leases(&store, config)?.iter().map(ToString::to_string).collect();
+    let pulls = store.interrupted_pulls().map_err(TaskError::internal)?;
+    Ok((leases, pulls.iter().map(|path| path.display().to_string()).collect()))
 }
 
 /// The answers of all registries and mirrors of each plugin block. All are asked at the same time.
