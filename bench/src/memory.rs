@@ -89,7 +89,8 @@ struct Row {
 /// Measures the table.
 pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
     note("memory");
-    let data = workdir.fresh("memory");
+    // The name `memory` is that of the directory in memory.
+    let data = workdir.fresh("idle");
     let Some((_registry, image)) = images::small() else { return };
     let mut field = Field::assemble(workdir, contenders, &data, &image).await;
     let mut tasks: Vec<Vec<Task>> = field.ours.iter().map(|_| Vec::new()).collect();
