@@ -22,8 +22,7 @@ use super::{
         tree::{Content, Id, Node, ROOT, Tree},
     },
     image::{MAX_METADATA, NativeImage, Parts},
-    rules,
-    verity,
+    rules, verity,
 };
 use crate::{
     apply::{MAX_DEPTH, MAX_PATH},
