@@ -139,11 +139,12 @@ async fn run(arguments: Arguments) {
 async fn main() {
     assert!(rustix::process::geteuid().is_root(), "benchmarks make containers: run them as root");
     let arguments = Arguments::parse(std::env::args().skip(1)).must("the command line");
-    let mut terminated = signal(SignalKind::terminate()).must("watch for SIGTERM");
+    let watch = |kind| signal(kind).must("watch for a signal");
+    let [mut interrupted, mut terminated] = [SignalKind::interrupt(), SignalKind::terminate()].map(watch);
     tokio::select! {
         () = run(arguments) => {}
         // Dropping the run removes everything that it made. It waits for the program that is being measured.
-        interrupted = tokio::signal::ctrl_c() => interrupted.must("wait for an interrupt"),
+        _ = interrupted.recv() => {}
         _ = terminated.recv() => {}
     }
 }

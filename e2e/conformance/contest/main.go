@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
@@ -86,6 +87,8 @@ func milliseconds(since time.Time) float64 { return float64(time.Since(since).Mi
 
 func main() {
 	flag.Parse()
+	// Ctrl-C reaches all processes of the terminal. What this one made goes when it has ended by itself.
+	signal.Ignore(os.Interrupt)
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "contest:", err)
 		os.Exit(1)
