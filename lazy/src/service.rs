@@ -111,9 +111,13 @@ impl Lazy {
             images.push((path, image));
         }
         shared.lock().inherit(left, deadline);
+        // Before a worker runs: it removes the mark of a layer that is complete, and nothing may set it again.
+        for (path, image) in &images {
+            mark(&shared, image, path)?;
+        }
         let lazy = Self::run(shared)?;
         for (path, image) in images {
-            lazy.announce(&image, &path)?;
+            lazy.confirm(&image, &path)?;
         }
         Ok(lazy)
     }
@@ -130,9 +134,10 @@ impl Lazy {
             if state.files.contains_key(&file) {
                 return Err(LazyError::Served { path });
             }
+            state.complete.remove(&file);
             state.files.insert(file, Served::new(layer, sources, &self.shared.settings));
         }
-        let announced = self.announce(&image, &path);
+        let announced = mark(&self.shared, &image, &path).and_then(|()| self.confirm(&image, &path));
         if announced.is_err() {
             self.shared.lock().files.remove(&file);
         }
@@ -196,12 +201,9 @@ impl Lazy {
         Ok(lazy)
     }
 
-    /// Has reads of a file announced, and makes sure that they are. The first event brings the descriptor through which
-    /// the data is written.
-    fn announce(&self, image: &File, path: &Path) -> Result<(), LazyError> {
-        sys::mark(self.group(), image.as_fd(), true).map_err(|error| LazyError::Unsupported {
-            problem: format!("reads of {} are not announced: {error}", path.display()),
-        })?;
+    /// Makes sure that reads of a marked file are announced. The first event brings the descriptor through which the
+    /// data is written.
+    fn confirm(&self, image: &File, path: &Path) -> Result<(), LazyError> {
         // The metadata is here, so this read passes. A descriptor that is older than the mark would not be announced.
         let announced = File::open(path).map_err(at("opening", path))?;
         announced.read_exact_at(&mut [0], 0).map_err(at("reading", path))?;
@@ -267,6 +269,13 @@ impl Drop for Lazy {
 
 fn shared(group: OwnedFd, slots: Slots, settings: Settings, observer: Arc<dyn Observer>) -> Result<Shared, LazyError> {
     Shared::new(group, slots, settings, observer).map_err(at("making", Path::new("an eventfd")))
+}
+
+/// Has reads of a file announced.
+fn mark(shared: &Shared, image: &File, path: &Path) -> Result<(), LazyError> {
+    sys::mark(shared.group.as_fd(), image.as_fd(), true).map_err(|error| LazyError::Unsupported {
+        problem: format!("reads of {} are not announced: {error}", path.display()),
+    })
 }
 
 fn open(layer: &PartialLayer) -> Result<(std::path::PathBuf, File), LazyError> {

@@ -1,7 +1,7 @@
 //! The state that the listener and the workers share: the layers that are served, and the reads that wait.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
     ops::Range,
@@ -79,6 +79,7 @@ impl Shared {
             slots,
             waiting: Vec::new(),
             files,
+            complete: BTreeSet::new(),
             demands: 0,
             firsts: 0,
             starts: 0,
@@ -185,6 +186,8 @@ pub(crate) struct State {
     slots: Slots,
     waiting: Vec<Waiting<OwnedFd>>,
     pub(crate) files: BTreeMap<FileId, Served>,
+    /// Layers that were complete. A reader that met the mark before it was removed may send its event late.
+    pub(crate) complete: BTreeSet<FileId>,
     /// Jobs for reads that run.
     pub(crate) demands: usize,
     /// Jobs for starts that run.
@@ -217,7 +220,11 @@ impl State {
         let file = fstat(&descriptor).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
         self.slots.set_file(slot, file);
         let served = self.files.get_mut(&file);
-        let mut verdict = served.is_none().then_some(Verdict::Deny);
+        let mut verdict = match served {
+            Some(_) => None,
+            None if self.complete.contains(&file) => Some(Verdict::Allow),
+            None => Some(Verdict::Deny),
+        };
         let mut is_first = false;
         if let Some(served) = served {
             if served.image.is_none() {
@@ -329,7 +336,9 @@ impl State {
         if self.waiting.iter().any(|event| event.file == Some(file)) {
             return None;
         }
-        self.files.remove(&file)
+        let complete = self.files.remove(&file)?;
+        self.complete.insert(file);
+        Some(complete)
     }
 
     /// Forgets a layer whose file was removed. Its reads fail.

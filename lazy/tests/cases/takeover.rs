@@ -28,7 +28,8 @@ use crate::common::{Bench, Mounted, Native, mixed, noise, single};
 const SCENE: &str = "LAZY_SCENE";
 /// The process that holds the group, and the number of its descriptor.
 const HOLDER: &str = "LAZY_HOLDER";
-/// The pause of the source before each piece in microseconds, or `hang`.
+/// The pause of the source before each piece in microseconds, `hang`, or `keeps`: without a pause, and reads of the
+/// complete layer stay announced.
 const PAUSE: &str = "LAZY_PAUSE";
 /// What a child says begins with this.
 const MARK: &str = "lazy child: ";
@@ -147,7 +148,10 @@ fn say(what: &str) {
 #[test]
 fn play() {
     let Some(scene) = std::env::var_os(SCENE).map(PathBuf::from) else { return };
-    let pause = std::env::var(PAUSE).unwrap().parse().ok().map(Duration::from_micros);
+    let mode = std::env::var(PAUSE).unwrap();
+    let keeps = mode == "keeps";
+    let pause = if keeps { Some(Duration::ZERO) } else { mode.parse().ok().map(Duration::from_micros) };
+    let settings = Settings { profile: keeps.then_some(Duration::from_secs(600)), ..Settings::default() };
     let source = |pause, says| -> Sources {
         let image = File::open(scene.join("image")).unwrap();
         let source: Arc<dyn Source> = Arc::new(InFile { image, pause, says });
@@ -162,14 +166,14 @@ fn play() {
             let (process, number) = holder.split_once(' ').unwrap();
             let group = descriptor_of(process.parse().unwrap(), number.parse().unwrap());
             let layers = vec![(before.unwrap(), source(pause, true))];
-            Lazy::take_over(lock, group, layers, Settings::default(), Arc::new(Teller)).unwrap()
+            Lazy::take_over(lock, group, layers, settings, Arc::new(Teller)).unwrap()
         }
         Err(_) => {
             let description: Description =
                 serde_json::from_slice(&fs::read(scene.join("description")).unwrap()).unwrap();
             let front = source(Some(Duration::ZERO), false);
             let (layer, _) = PartialLayer::create(&directory, description, &front, &Limits::default()).unwrap();
-            let lazy = Lazy::start(lock, Settings::default(), Arc::new(Teller)).unwrap();
+            let lazy = Lazy::start(lock, settings, Arc::new(Teller)).unwrap();
             lazy.serve(layer, source(pause, true)).unwrap();
             lazy
         }
@@ -248,6 +252,33 @@ fn a_read_whose_file_the_killed_process_had_not_noted_is_served() {
     second.kill();
 }
 
+/// The next process finds nothing to fetch: it checks the layer and removes its mark while it begins to serve.
+#[test]
+fn a_layer_is_taken_over_that_became_complete_before_the_kill() {
+    for _ in 0..6 {
+        let Some(bench) = Bench::new() else { return };
+        let native = mixed();
+        let scene = scene(&bench, native);
+        let mut first = Server::start(&scene, None, "keeps");
+        let group = first.group();
+        // Without a holder, reads see zeros. If this thread fails, its failure is the one to look at.
+        std::mem::forget(group.try_clone().unwrap());
+        let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
+        // These reads are announced too, so all of it is here then.
+        assert!(bench.bytes() == native.image);
+        first.kill();
+        let done = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..4u64).map(|seed| read_on(&mounted, native, seed, &done)).collect();
+        let mut second = Server::start(&scene, Some(&group), "0");
+        second.says("serves");
+        second.says("complete");
+        done.store(true, Ordering::SeqCst);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert!(bench.bytes() == native.image);
+        second.kill();
+    }
+}
+
 /// Kills at random times. `OCI_RS_LAZY_KILLS` sets their number.
 #[test]
 fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
@@ -259,6 +290,8 @@ fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
         let scene = scene(&bench, native);
         let mut server = Server::start(&scene, None, "2000");
         let group = server.group();
+        // Without a holder, reads see zeros. If this thread fails, its failure is the one to look at.
+        std::mem::forget(group.try_clone().unwrap());
         let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
         let done = Arc::new(AtomicBool::new(false));
         let readers: Vec<_> = (0..4u64).map(|seed| read_on(&mounted, native, seed, &done)).collect();
