@@ -41,13 +41,14 @@ fn killed_pull(env: &Env) -> Outcome {
     let stall = env.registry.stall(LAYER / 2)?;
     let mut pull = env.agent.operator(&["pull", &stall.reference("test/killed:1")]);
     let mut pull = pull.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let store = env.agent.path().join("data/images");
+    // A watch sees the directory and its subdirectories, and the parts are in the directory of the process.
+    let staging = env.agent.path().join("data/images/staging");
     let staged = || {
-        let processes = fs::read_dir(store.join("staging")).ok()?.flatten();
+        let processes = fs::read_dir(&staging).ok()?.flatten();
         let mut parts = processes.filter_map(|process| fs::read_dir(process.path()).ok()?.next());
         parts.next().map(drop)
     };
-    let waited = watch::until(&store, "the pull", LIMIT, staged);
+    let waited = watch::until(&staging, "the pull", LIMIT, staged);
     pull.kill()?;
     pull.wait()?;
     waited
