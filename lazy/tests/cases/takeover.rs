@@ -68,10 +68,13 @@ impl Server {
         }
     }
 
-    /// The child's group, as a monitor would get it.
+    /// The child's group, as a monitor would get it. It stays open until this process ends: without a holder, reads see
+    /// zeros, and the failure of a reader would hide that of the test.
     fn group(&mut self) -> OwnedFd {
         let number = self.says("serves").parse().unwrap();
-        descriptor_of(self.child.id(), number)
+        let group = descriptor_of(self.child.id(), number);
+        std::mem::forget(group.try_clone().unwrap());
+        group
     }
 
     fn kill(mut self) {
@@ -261,8 +264,6 @@ fn a_layer_is_taken_over_that_became_complete_before_the_kill() {
         let scene = scene(&bench, native);
         let mut first = Server::start(&scene, None, "keeps");
         let group = first.group();
-        // Without a holder, reads see zeros. If this thread fails, its failure is the one to look at.
-        std::mem::forget(group.try_clone().unwrap());
         let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
         // These reads are announced too, so all of it is here then.
         assert!(bench.bytes() == native.image);
@@ -290,8 +291,6 @@ fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
         let scene = scene(&bench, native);
         let mut server = Server::start(&scene, None, "2000");
         let group = server.group();
-        // Without a holder, reads see zeros. If this thread fails, its failure is the one to look at.
-        std::mem::forget(group.try_clone().unwrap());
         let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
         let done = Arc::new(AtomicBool::new(false));
         let readers: Vec<_> = (0..4u64).map(|seed| read_on(&mounted, native, seed, &done)).collect();
