@@ -188,7 +188,7 @@ impl Store {
         self.local.leases()
     }
 
-    /// The directories with parts of layers whose process has ended. A sweep removes them.
+    /// The staging directories in which ended processes left parts of layers. A sweep removes them.
     pub fn interrupted_pulls(&self) -> Result<Vec<PathBuf>, StoreError> {
         self.local.interrupted_pulls()
     }

@@ -125,11 +125,11 @@ impl LocalStore {
         Ok(lease_record::leases(&self.layout)?.into_iter().map(|lease| lease.owner).collect())
     }
 
-    /// The directories with parts of layers whose process has ended.
+    /// The staging directories in which ended processes left parts of layers.
     pub(crate) fn interrupted_pulls(&self) -> Result<Vec<PathBuf>, StoreError> {
         let mut interrupted = Vec::new();
-        for path in files::entries(&self.layout.directory("staging"))? {
-            if staging_lock::is_abandoned(&path)? && !files::entries(&path)?.is_empty() {
+        for path in staging_lock::abandoned(&self.layout)? {
+            if !files::entries(&path)?.is_empty() {
                 interrupted.push(path);
             }
         }

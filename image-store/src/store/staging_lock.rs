@@ -1,11 +1,14 @@
 //! The lock on the staging directory of a process. The kernel frees it when the process ends.
 
-use std::{os::fd::OwnedFd, path::Path};
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
 
 use host::lock::{Locked, Wait};
 
-use super::layout::try_open_directory;
-use crate::error::StoreError;
+use super::layout::{Layout, try_open_directory};
+use crate::{error::StoreError, files};
 
 /// Locks a staging directory, unless another process holds it.
 pub(super) fn lock(path: &Path) -> Result<Locked<OwnedFd>, StoreError> {
@@ -18,4 +21,15 @@ pub(super) fn is_abandoned(path: &Path) -> Result<bool, StoreError> {
         return Ok(false);
     }
     Ok(matches!(lock(path)?, Locked::Held(_)))
+}
+
+/// The staging directories of processes that have ended.
+pub(super) fn abandoned(layout: &Layout) -> Result<Vec<PathBuf>, StoreError> {
+    let mut abandoned = Vec::new();
+    for path in files::entries(&layout.directory("staging"))? {
+        if is_abandoned(&path)? {
+            abandoned.push(path);
+        }
+    }
+    Ok(abandoned)
 }

@@ -37,11 +37,9 @@ pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
     let mut report = SweepReport::default();
     {
         let _exclusive = layout.lock_exclusive()?;
-        for path in files::entries(&layout.directory("staging"))? {
-            if staging_lock::is_abandoned(&path)? {
-                trash::discard(layout, &path)?;
-                report.staging += 1;
-            }
+        for path in staging_lock::abandoned(layout)? {
+            trash::discard(layout, &path)?;
+            report.staging += 1;
         }
         let boot_id = boot_id()?;
         remove_abandoned(layout)?;
