@@ -12,7 +12,7 @@ use crate::modules::is_for_tests;
 pub(crate) struct Function<'a> {
     /// The source, as in `driver/src/main.rs`.
     pub file: &'a str,
-    /// The type whose function it is.
+    /// The type of its `impl` block.
     pub owner: Option<String>,
     pub name: String,
     /// The names of the parameters except `self`; `None` for patterns.
@@ -72,10 +72,7 @@ impl<'a> Code<'a> {
 
     /// The functions that a path can mean in a function; the path's last two names.
     pub(crate) fn called(&self, qualifier: Option<&str>, name: &str, from: &Function) -> Vec<usize> {
-        let found = |is_it: &dyn Fn(&Function) -> bool| -> Vec<usize> {
-            let all = self.functions.iter().enumerate();
-            all.filter(|(_, function)| function.name == name && is_it(function)).map(|(index, _)| index).collect()
-        };
+        let found = |is_it: &dyn Fn(&Function) -> bool| self.indices(name, is_it);
         if let Some(module) = module(qualifier) {
             return found(&|function| function.owner.is_none() && is_module(function.file, module));
         }
@@ -93,11 +90,15 @@ impl<'a> Code<'a> {
     /// The methods of its own crate that a call in a function can mean.
     pub(crate) fn methods(&self, name: &str, arguments: usize, from: &Function) -> Vec<usize> {
         let is_it = |function: &Function| {
-            let fits = function.is_method && function.name == name && function.parameters.len() == arguments;
-            fits && function.is_in_crate_of(from.file)
+            function.is_method && function.parameters.len() == arguments && function.is_in_crate_of(from.file)
         };
+        self.indices(name, is_it)
+    }
+
+    /// The functions with this name that fulfil a condition.
+    fn indices(&self, name: &str, is_it: impl Fn(&Function) -> bool) -> Vec<usize> {
         let all = self.functions.iter().enumerate();
-        all.filter(|(_, function)| is_it(function)).map(|(index, _)| index).collect()
+        all.filter(|(_, function)| function.name == name && is_it(function)).map(|(index, _)| index).collect()
     }
 
     /// The value of a constant that a path can mean in a function; the path's last two names.
