@@ -91,7 +91,7 @@ impl Registry {
         Ok(layers)
     }
 
-    /// An address of this registry whose connections stop after `bytes` of answers.
+    /// Another address of this registry. Each connection to it stops after `bytes` of answers.
     ///
     /// # Errors
     /// When no port is free.

@@ -1,5 +1,5 @@
-//! An address of the registry whose downloads stop in the middle: each connection slowly passes on a number of bytes,
-//! and then nothing more.
+//! Another address of the registry, for downloads that stop in the middle. Each connection slowly passes on a number of
+//! bytes, and then nothing more.
 
 use std::{
     io::{self, Read, Write},

@@ -1,5 +1,5 @@
-//! Commands for a node whose agent does not run: `doctor --fix` removes leftovers, and `rollback` removes what has
-//! docker's name. Neither touches another task that runs.
+//! Commands for a node without a running agent: `doctor --fix` removes leftovers, and `rollback` removes the tasks of
+//! the driver with the name docker. Neither touches another task that runs.
 
 use std::{fs, path::Path, process::Stdio, time::Duration};
 

@@ -66,8 +66,8 @@ impl CheckedImage {
 
 /// Checks a whole image, whose metadata has the given number of bytes and whose hash tree has the given root.
 ///
-/// The hash tree is not compared with the data: the digest of the file proves both, and parts of a file whose digest is
-/// not known yet are compared when they arrive.
+/// The hash tree is not compared with the data. The digest of a whole file proves both. The chunks of a partial layer
+/// are compared when they arrive.
 ///
 /// # Errors
 /// The image is refused, or the file cannot be read.

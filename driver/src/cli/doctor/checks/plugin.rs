@@ -108,7 +108,7 @@ pub struct Leftovers {
     pub forgotten: Vec<String>,
     /// Leases of images without a container.
     pub leases: Vec<String>,
-    /// The directories of pulls whose process was killed.
+    /// The staging directories of killed pulls.
     pub pulls: Vec<String>,
     /// Writable layers without a container.
     pub layers: Vec<String>,
