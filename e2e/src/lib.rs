@@ -13,7 +13,6 @@ pub mod consul;
 mod diagnosis;
 mod failure;
 pub mod job;
-mod layout;
 pub mod leaks;
 pub mod network;
 mod nomad;

@@ -5,16 +5,22 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
+use fixtures::{
+    image::{Compression, Entry, Image, Layer, archive},
+    random::Random,
+};
+use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{
-    Context, Failure, Outcome, Tools, api, layout, ports::free_port, process::succeed, stall::Stall, watch::patient,
-};
+use crate::{Context, Failure, Outcome, Tools, api, ports::free_port, process::succeed, stall::Stall, watch::patient};
 
 /// The registry's process and content.
 #[derive(Debug)]
@@ -86,9 +92,16 @@ impl Registry {
     /// # Errors
     /// With the error output of skopeo.
     pub fn push_layers(&self, name: &str, (count, bytes): (usize, u64)) -> Outcome<Vec<String>> {
-        let layers = layout::write(&self.layout("layers"), "layers", (count, bytes))?;
-        self.copy("layers", name)?;
-        Ok(layers)
+        // A node does not download a layer that it has.
+        static SEED: AtomicU64 = AtomicU64::new(1);
+        let bytes = usize::try_from(bytes)?;
+        let random = || Random::new(SEED.fetch_add(1, Ordering::Relaxed)).bytes(bytes);
+        let layer = || Layer::of([Entry::file("random", random())]).compression(Compression::Plain);
+        let image = (0..count).map(|_| layer()).fold(Image::new(), Image::layer).build();
+        let file = self.layout("layers.tar");
+        fs::write(&file, archive(image.layout(json!({ "org.opencontainers.image.ref.name": "layers" }))))?;
+        self.copy_from(&format!("oci-archive:{}:layers", file.display()), name)?;
+        Ok(image.diff_ids)
     }
 
     /// Another address of this registry. Each connection to it stops after `bytes` of answers.
@@ -110,10 +123,13 @@ impl Registry {
     }
 
     fn copy(&self, kind: &str, name: &str) -> Outcome {
-        let source = format!("oci:{}:{kind}", self.layout(kind).display());
+        self.copy_from(&format!("oci:{}:{kind}", self.layout(kind).display()), name)
+    }
+
+    fn copy_from(&self, source: &str, name: &str) -> Outcome {
         let target = format!("docker://{}", self.reference(name));
         let options = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"];
-        self.run(Command::new("skopeo").args(options).args([source, target]))
+        self.run(Command::new("skopeo").args(options).args([source, &target]))
     }
 
     /// Starts the process on the same port with the same content.
