@@ -77,7 +77,12 @@ impl GuardedLayers {
         self.needed.then(|| PollFd::new(&self.guard.pidfd, PollFlags::IN))
     }
 
-    /// Starts another guard if this one was killed while it was needed.
+    /// Whether the process is the guard.
+    pub fn is_guard(&self, pid: i32) -> bool {
+        self.guard.pid == pid
+    }
+
+    /// Starts another guard if this one was killed while it was needed. Reaps one that has ended: its status says which.
     pub fn renew(&mut self, init: &ProcessRef) {
         if !self.needed || !self.guard.ended() {
             return;
@@ -106,7 +111,6 @@ impl GuardedLayers {
         let knows = |status: WaitIdStatus| {
             status.exit_status().is_some() || status.terminating_signal() == Some(NO_GUARD_NEEDED)
         };
-        // Without a status it was reaped together with other children.
         self.guard.reap_with_status().ok().flatten().is_some_and(knows)
     }
 

@@ -85,7 +85,11 @@ fn count_unread(task: &TaskDir, outputs: Outputs) -> io::Result<()> {
 fn serve_output(running: &mut RunningContainer) -> io::Result<()> {
     // libcontainer's intermediate process is a zombie since before the command was executed.
     while let Some(other) = peek_ended_child(false)?.filter(|child| child.pid != running.init.pid) {
-        reap(other.pid)?;
+        match &mut running.layers {
+            // The plugin may have ended it already, as the layers are complete.
+            Some(layers) if layers.is_guard(other.pid) => layers.renew(&running.init),
+            _ => reap(other.pid)?,
+        }
     }
     let relay = running.relay.as_mut().map(Relay::parts);
     let helpers = Helpers { relay, layers: running.layers.as_mut() };

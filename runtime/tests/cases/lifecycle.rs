@@ -2,12 +2,16 @@
 
 use std::{
     fs,
+    os::fd::AsFd,
     time::{Duration, SystemTime},
 };
 
-use runtime::{Runtime, StartErrorKind, Status};
+use runtime::{
+    Runtime, StartErrorKind, StartOptions, Status,
+    plan::{ContainerPlan, Hook, HookStage},
+};
 
-use crate::common::{Node, control_groups, eventually, kernel_remembers};
+use crate::common::{Node, control_groups, eventually, kernel_remembers, sys};
 
 pub const CASES: &[(&str, fn())] = &[
     ("measure_start", measure_start),
@@ -31,6 +35,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("lifecycle_unreadable_plans_of_others", unreadable_plans_of_others),
     ("lifecycle_monitor_is_small", monitor_is_small),
     ("lifecycle_many_at_once", many_at_once),
+    ("lifecycle_a_guard_that_ends_during_the_start_has_no_successor", ended_guard_has_no_successor),
     ("lifecycle_sweep_after_a_restart", sweep_after_a_restart),
     ("lifecycle_sweep_goes_on_after_a_layer_that_stays", sweep_goes_on_after_a_layer_that_stays),
     ("lifecycle_destroyed_while_it_starts", destroyed_while_it_starts),
@@ -303,6 +308,45 @@ fn many_at_once() {
             });
         }
     });
+}
+
+/// The layers can be complete before the monitor begins to look after its helpers. A hook holds the start up.
+fn ended_guard_has_no_successor() {
+    let node = Node::new();
+    let (group, go_on) = (sys::fanotify_group(), node.directory.path().join("go-on"));
+    let wait = format!("while [ ! -e {} ]; do sleep 0.02; done", go_on.display());
+    let hook = Hook {
+        stage: HookStage::Poststart,
+        path: "/bin/sh".into(),
+        args: ["sh", "-c", &wait].map(str::to_owned).to_vec(),
+        env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+        timeout_s: None,
+    };
+    // Hooks run with the ids of the node.
+    let plan = ContainerPlan { hooks: vec![hook], user_namespace: None, ..node.plan("sleep 100") };
+    let guard = || {
+        let record = fs::read(node.directory.path().join("state/tasks").join(plan.id.as_str()).join("guard.json"));
+        let record: Option<serde_json::Value> = record.ok().and_then(|record| serde_json::from_slice(&record).ok());
+        record.and_then(|record| record["pid"].as_u64())
+    };
+    let is_there = |pid: u64| fs::exists(format!("/proc/{pid}")).expect("a look");
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| {
+            let options = StartOptions { layer_group: Some(group.as_fd()), ..StartOptions::default() };
+            node.runtime.start_with(&plan, options).expect("a start")
+        });
+        eventually("a guard", || guard().is_some());
+        let first = guard().expect("a guard");
+        node.runtime.end_guard(&plan.id).expect("ended");
+        let state = || fs::read_to_string(format!("/proc/{first}/stat")).expect("a zombie of the monitor");
+        eventually("the guard ends", || state().contains(") Z "));
+        fs::write(&go_on, "").expect("written");
+        start.join().expect("no panic");
+        eventually("the guard is reaped", || !is_there(first));
+        assert!(guard().is_some_and(|guard| !is_there(guard)), "there is another guard");
+    });
+    node.runtime.destroy(&plan.id).expect("destroyed");
+    node.assert_clean(&plan);
 }
 
 fn sweep_after_a_restart() {
