@@ -3,7 +3,12 @@
 //! Kernels differ in their files: some have no swap accounting, no counter of kernel memory, or no peak (before 5.19).
 //! A missing file or line means "not measured" or zero, never an error.
 
-use std::{fs::File, os::unix::fs::FileExt, sync::OnceLock};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
 
 use super::{
     container::Cgroups,
@@ -69,7 +74,12 @@ pub(crate) struct Counters {
     files: Vec<NamedFile>,
     /// Files that only metrics show. The first reading for metrics opens them.
     more: OnceLock<Vec<NamedFile>>,
+    /// The last reading for the agent.
+    last: Mutex<Option<(Instant, Stats)>>,
 }
+
+/// A reading for the agent, which usually asks once a second, serves metrics for this time.
+const RECENT: Duration = Duration::from_secs(2);
 
 /// A file by its name, which is unique over all controllers.
 type NamedFile = (&'static str, File);
@@ -106,7 +116,12 @@ impl Counters {
             Version::V1 => &V1_FILES,
             Version::V2 => &V2_FILES,
         };
-        Self { version: cgroups.version, files: open_all(cgroups, names), more: OnceLock::new() }
+        Self {
+            version: cgroups.version,
+            files: open_all(cgroups, names),
+            more: OnceLock::new(),
+            last: Mutex::default(),
+        }
     }
 
     /// Reads the files for the agent's statistics.
@@ -114,7 +129,24 @@ impl Counters {
         let read = |_: &str, name: &str, buffer: &mut Vec<u8>| {
             find(&self.files, name).map_or(0, |file| read_whole(file, buffer))
         };
-        stats_of(self.version, &mut Texts::new(read))
+        let stats = stats_of(self.version, &mut Texts::new(read), None);
+        *self.last() = Some((Instant::now(), stats));
+        stats
+    }
+
+    /// The last reading for the agent, if that was recent.
+    pub(super) fn recent(&self) -> Option<Stats> {
+        self.last().and_then(|(read_at, stats)| (read_at.elapsed() < RECENT).then_some(stats))
+    }
+
+    /// The last reading was long ago.
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        *self.last() = None;
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<(Instant, Stats)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The open file with this name. The first call also opens the files that only metrics show.
@@ -135,19 +167,39 @@ fn find<'f>(files: &'f [NamedFile], name: &str) -> Option<&'f File> {
     files.iter().find(|(known, _)| *known == name).map(|(_, file)| file)
 }
 
-/// The usage that these files tell.
-pub(super) fn stats_of(version: Version, texts: &mut Texts<impl Source>) -> Stats {
-    let (cpu, memory, oom) = match version {
-        Version::V1 => (cpu_v1(texts), memory_v1(texts), texts.get("memory", "memory.oom_control")),
-        Version::V2 => (cpu_v2(texts), memory_v2(texts), texts.get("memory", "memory.events")),
+/// The usage that these files tell. What rises and falls is taken from a recent reading, where an older value serves as
+/// well, and so is a counter that was still zero. Of other counters, an older value would make the rates wrong that are
+/// computed from it.
+pub(super) fn stats_of(version: Version, texts: &mut Texts<impl Source>, recent: Option<Stats>) -> Stats {
+    let cpu = match (version, recent) {
+        (Version::V1, Some(Stats { cpu, .. })) if cpu.throttled_periods == 0 => times_v1(texts),
+        (Version::V1, _) => cpu_v1(texts),
+        (Version::V2, _) => cpu_v2(texts),
     };
-    Stats {
-        cpu,
-        memory,
-        cgroup_v2: version == Version::V2,
-        oom_kills: field(oom, "oom_kill").unwrap_or(0),
-        pids: number(texts.get("pids", "pids.current")).unwrap_or(0),
+    let (memory, pids) = match recent {
+        Some(recent) => (recent.memory, recent.pids),
+        None => (memory(version, texts), number(texts.get("pids", "pids.current")).unwrap_or(0)),
+    };
+    let oom_kills = match recent {
+        Some(Stats { oom_kills: 0, .. }) => 0,
+        _ => oom_kills(version, texts),
+    };
+    Stats { cpu, memory, cgroup_v2: version == Version::V2, oom_kills, pids }
+}
+
+fn memory(version: Version, texts: &mut Texts<impl Source>) -> MemoryStats {
+    match version {
+        Version::V1 => memory_v1(texts),
+        Version::V2 => memory_v2(texts),
     }
+}
+
+fn oom_kills(version: Version, texts: &mut Texts<impl Source>) -> u64 {
+    let file = match version {
+        Version::V1 => "memory.oom_control",
+        Version::V2 => "memory.events",
+    };
+    field(texts.get("memory", file), "oom_kill").unwrap_or(0)
 }
 
 /// A function that reads the file of a controller into a buffer, and returns the length of its text. Without the file,
@@ -199,20 +251,19 @@ fn number(text: &str) -> Option<u64> {
 const TICK_NS: u64 = 10_000_000;
 const MICROSECOND_NS: u64 = 1000;
 
+fn cpu_v1(texts: &mut Texts<impl Source>) -> CpuStats {
+    let [periods, throttled] = fields(texts.get("cpu", "cpu.stat"), ["nr_throttled", "throttled_time"]);
+    CpuStats { throttled_periods: periods.unwrap_or(0), throttled_ns: throttled.unwrap_or(0), ..times_v1(texts) }
+}
+
 /// The whole time is exact. The split is in ticks: since Linux 5.17 scaled to the whole time, before only sampled.
 /// `cpuacct.usage_user` and `cpuacct.usage_sys` are sampled on every kernel, and their sum can be half or twice the
 /// whole time of a task that runs for short moments.
-fn cpu_v1(texts: &mut Texts<impl Source>) -> CpuStats {
+fn times_v1(texts: &mut Texts<impl Source>) -> CpuStats {
     let [user, system] = fields(texts.get("cpuacct", "cpuacct.stat"), ["user", "system"]);
     let (user_ns, system_ns) = (user.unwrap_or(0) * TICK_NS, system.unwrap_or(0) * TICK_NS);
-    let [periods, throttled] = fields(texts.get("cpu", "cpu.stat"), ["nr_throttled", "throttled_time"]);
-    CpuStats {
-        total_ns: number(texts.get("cpuacct", "cpuacct.usage")).unwrap_or(user_ns + system_ns),
-        user_ns,
-        system_ns,
-        throttled_periods: periods.unwrap_or(0),
-        throttled_ns: throttled.unwrap_or(0),
-    }
+    let total_ns = number(texts.get("cpuacct", "cpuacct.usage")).unwrap_or(user_ns + system_ns);
+    CpuStats { total_ns, user_ns, system_ns, ..CpuStats::default() }
 }
 
 fn cpu_v2(texts: &mut Texts<impl Source>) -> CpuStats {
@@ -255,8 +306,13 @@ fn memory_v2(texts: &mut Texts<impl Source>) -> MemoryStats {
         max_usage: number(texts.get("memory", "memory.peak")),
         kernel,
         kernel_max: None,
-        limit: number(texts.get("memory", "memory.max")),
+        limit: limit_v2(texts),
     }
+}
+
+/// The limit of memory, which only metrics show on v2.
+pub(super) fn limit_v2(texts: &mut Texts<impl Source>) -> Option<u64> {
+    number(texts.get("memory", "memory.max"))
 }
 
 /// Texts by their names, for tests.

@@ -1,15 +1,16 @@
 //! All counters of a container's cgroups, read once: for metrics.
 //!
 //! To open and close a file takes the kernel three times as long as to read it. So the files that are open for the
-//! agent's statistics are used, and those that only metrics show are opened beside them. Without the agent's
-//! statistics, all files are opened for each reading, and closed. A missing file or line means "not measured"
-//! or zero, never an error, as in [`stats`](super::stats).
+//! agent's statistics are used, and those that only metrics show are opened beside them. If a recent reading for the
+//! agent tells enough of a file, it is not read again: the kernel needs longest for `memory.stat`. Without the agent's
+//! statistics, all files are opened for each reading, and closed. A missing file or line means "not measured" or zero,
+//! never an error, as in [`stats`](super::stats).
 
 use std::fs::File;
 
 use super::{
     container::Cgroups,
-    stats::{Counters, Source, Stats, Texts, read_whole, stats_of},
+    stats::{Counters, MemoryStats, Source, Stats, Texts, limit_v2, read_whole, stats_of},
     version::Version,
 };
 
@@ -57,7 +58,7 @@ pub struct Stall {
     pub full_us: u64,
 }
 
-/// Files of v1 that are not read: metrics show no kernel memory of v1.
+/// Files of v1 that are not read: metrics show no kernel memory of v1, which the agent asks for.
 const UNUSED: [&str; 2] = ["memory.kmem.usage_in_bytes", "memory.kmem.max_usage_in_bytes"];
 
 /// Controllers and files that only metrics show. A task that makes requests to devices has one more on v1.
@@ -88,17 +89,26 @@ impl Cgroups {
             let path = self.path_of(controller).map(|directory| directory.join(name));
             path.and_then(|path| File::open(path).ok()).map_or(0, |file| read_whole(&file, buffer))
         };
-        usage_of(self.version, &mut Texts::new(read))
+        usage_of(self.version, &mut Texts::new(read), open.and_then(Counters::recent))
     }
 }
 
-/// The usage that these files tell.
-fn usage_of(version: Version, texts: &mut Texts<impl Source>) -> Usage {
+/// The usage that these files tell, and a recent reading for the agent.
+fn usage_of(version: Version, texts: &mut Texts<impl Source>, recent: Option<Stats>) -> Usage {
     let (block, pressure) = match version {
         Version::V1 => (block_v1(texts), None),
         Version::V2 => (block_v2(texts), pressure(texts)),
     };
-    Usage { stats: stats_of(version, texts), block, pressure }
+    let recent = recent.map(|stats| Stats { memory: shown(version, texts, stats.memory), ..stats });
+    Usage { stats: stats_of(version, texts, recent), block, pressure }
+}
+
+/// What metrics show of the memory that the agent asked for.
+fn shown(version: Version, texts: &mut Texts<impl Source>, memory: MemoryStats) -> MemoryStats {
+    match version {
+        Version::V1 => MemoryStats { kernel: None, kernel_max: None, ..memory },
+        Version::V2 => MemoryStats { limit: limit_v2(texts), ..memory },
+    }
 }
 
 /// Lines such as `8:0 Read 4096`. A container that has made no request to a device has none of them in either file.
@@ -179,6 +189,53 @@ mod tests {
         assert_eq!(read(None), (2, 4096, Some(4096), 4));
     }
 
+    /// The files of a cgroup change after a reading for the agent.
+    #[test]
+    fn counters_are_read_again_and_levels_and_zeros_are_the_agents() {
+        for version in [Version::V1, Version::V2] {
+            let directory = tempfile::tempdir().unwrap();
+            let write = |level: u64, used: u64, [throttled, kills]: [u64; 2]| {
+                let level = format!("{level}\n");
+                for (name, text) in [
+                    ("memory.usage_in_bytes", &level),
+                    ("memory.current", &level),
+                    ("memory.max", &level),
+                    ("memory.kmem.usage_in_bytes", &level),
+                    ("pids.current", &level),
+                    ("memory.oom_control", &format!("oom_kill {kills}\n")),
+                    ("memory.events", &format!("oom_kill {kills}\n")),
+                    ("cpuacct.usage", &format!("{used}\n")),
+                    ("cpu.stat", &format!("usage_usec {used}\nnr_throttled {throttled}\n")),
+                ] {
+                    fs::write(directory.path().join(name), text).unwrap();
+                }
+            };
+            let controllers = ["memory", "cpuacct", "cpu", "pids"].map(str::to_owned).to_vec();
+            let members = vec![Cgroup { controllers, path: directory.path().to_owned(), created: true }];
+            let cgroups = Cgroups { version, members };
+            write(1, 1000, [0, 0]);
+            let open = Counters::open(&cgroups);
+            let unit = if version == Version::V1 { 1000 } else { 1_000_000 };
+            let read = || {
+                let Stats { cpu, memory, oom_kills, pids, .. } = cgroups.usage(Some(&open)).stats;
+                ((memory.usage, pids), cpu.total_ns / unit, [cpu.throttled_periods, oom_kills])
+            };
+            assert_eq!(read(), ((1, 1), 1, [0, 0]), "nothing was read for the agent");
+            open.read();
+            write(2, 2000, [3, 4]);
+            // The counter of v2 is in the same file as the time.
+            let throttled = if version == Version::V1 { 0 } else { 3 };
+            assert_eq!(read(), ((1, 1), 2, [throttled, 0]), "{version:?}");
+            let memory = cgroups.usage(Some(&open)).stats.memory;
+            assert_eq!((memory.kernel, memory.limit), (None, (version == Version::V2).then_some(2)));
+            open.read();
+            write(3, 3000, [5, 6]);
+            assert_eq!(read(), ((2, 2), 3, [5, 6]), "{version:?}: what has begun to count is read");
+            open.forget();
+            assert_eq!(read(), ((3, 3), 3, [5, 6]), "{version:?}");
+        }
+    }
+
     #[test]
     fn the_requests_of_all_devices_are_added() {
         let expected = BlockIo { read_bytes: 4097, written_bytes: 8, reads: 3, writes: 1 };
@@ -186,13 +243,13 @@ mod tests {
             (BLOCK_BYTES_V1, "8:0 Read 4096\n8:0 Write 8\n8:0 Sync 7\n8:0 Total 4104\n8:16 Read 1\nTotal 4105\n"),
             ("blkio.throttle.io_serviced_recursive", "8:0 Read 2\n8:0 Write 1\n8:16 Read 1\nTotal 4\n"),
         ];
-        assert_eq!(usage_of(Version::V1, &mut texts(&v1)).block, expected);
+        assert_eq!(usage_of(Version::V1, &mut texts(&v1), None).block, expected);
         let v2 = [(
             "io.stat",
             "8:0 rbytes=4096 wbytes=8 rios=2 wios=1 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=0 rios=1 wios=0\n",
         )];
-        assert_eq!(usage_of(Version::V2, &mut texts(&v2)).block, expected);
-        assert_eq!(usage_of(Version::V1, &mut texts(&[])), Usage::default());
+        assert_eq!(usage_of(Version::V2, &mut texts(&v2), None).block, expected);
+        assert_eq!(usage_of(Version::V1, &mut texts(&[]), None), Usage::default());
     }
 
     #[test]
@@ -200,8 +257,8 @@ mod tests {
         const STALL: &str =
             "some avg10=1.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
         let v2 = [("cpu.pressure", STALL), ("memory.pressure", STALL), ("io.pressure", "some total=x\n")];
-        let pressure = usage_of(Version::V2, &mut texts(&v2)).pressure.expect("pressure");
+        let pressure = usage_of(Version::V2, &mut texts(&v2), None).pressure.expect("pressure");
         assert_eq!((pressure.cpu, pressure.io), (Stall { some_us: 12, full_us: 5 }, Stall::default()));
-        assert_eq!(usage_of(Version::V2, &mut texts(&[("cpu.pressure", STALL)])).pressure, None);
+        assert_eq!(usage_of(Version::V2, &mut texts(&[("cpu.pressure", STALL)]), None).pressure, None);
     }
 }
