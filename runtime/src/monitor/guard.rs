@@ -82,7 +82,7 @@ impl GuardedLayers {
         self.guard.pid == pid
     }
 
-    /// Starts another guard if this one was killed while it was needed. Reaps one that has ended: its status says which.
+    /// Reaps a guard that has ended, and starts another one if it was killed while it was needed: its status tells.
     pub fn renew(&mut self, init: &ProcessRef) {
         if !self.needed || !self.guard.ended() {
             return;
