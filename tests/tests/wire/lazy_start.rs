@@ -261,6 +261,31 @@ async fn a_task_with_an_incomplete_image_ends_when_plugin_and_monitor_are_killed
     }
 }
 
+/// Registries limit the rate of requests, fail for a moment, and end connections.
+#[tokio::test]
+async fn reads_wait_until_a_registry_that_limits_or_fails_answers() {
+    let limited = || Action::Status(429, vec![("Retry-After".to_owned(), "1".to_owned())]);
+    let failed = || Action::Status(500, Vec::new());
+    for actions in
+        [vec![limited(), limited()], vec![failed(), failed()], vec![failed(), limited(), Action::Cut(50_000)]]
+    {
+        let node = Node::new();
+        let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+        let count = actions.len();
+        for action in actions {
+            // A fault sees each request that no fault before it answered.
+            scene.registry.fault(Fault::on(&scene.layer, action).after(FRONT).times(1));
+        }
+        let mut plugin = node.launch_with(lazy()).await;
+        let task = node.task(&scene.name).sh(&format!("echo begins; {COUNT}")).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
+        let asked = scene.registry.requests().iter().filter(|request| request.path.contains(&scene.layer)).count();
+        assert!(asked > FRONT + count, "{asked} requests");
+        node.finish(plugin).await;
+    }
+}
+
 /// A registry that is gone for longer than the operator allows.
 #[tokio::test]
 async fn a_read_fails_after_the_time_limit_and_a_later_one_succeeds() {
