@@ -74,9 +74,8 @@ async fn row(ours: &Ours, address: &str, tasks: usize, statistics: &str) {
         tokio::time::sleep(PAUSE).await;
     }
     let pid = ours.plugin.process.pid();
-    let before = ticks(pid);
-    let began = Instant::now();
     let (mut times, mut size) = (Vec::new(), 0);
+    let (before, start) = (ticks(pid), Instant::now());
     for _ in 0..SCRAPES {
         let begun = Instant::now();
         let answer = scrape::request(address, "GET", "/metrics", scrape::OPENMETRICS).await.must("a scrape");
@@ -84,8 +83,9 @@ async fn row(ours: &Ours, address: &str, tasks: usize, statistics: &str) {
         size = answer.text.len();
         tokio::time::sleep(PAUSE).await;
     }
-    let (spent, after) = (began.elapsed(), ticks(pid));
-    tokio::time::sleep(spent).await;
+    let after = ticks(pid);
+    // As long again without scrapes.
+    tokio::time::sleep(start.elapsed()).await;
     let cpu = 1000.0 * (2.0 * after - before - ticks(pid)) / TICKS / f64::from(SCRAPES);
     let middle = median(&times.iter().map(milliseconds).collect::<Vec<_>>()).unwrap_or_default();
     let (low, high) = range(times.iter().map(milliseconds));

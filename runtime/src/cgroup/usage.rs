@@ -58,7 +58,7 @@ pub struct Stall {
     pub full_us: u64,
 }
 
-/// Files of v1 that are not read: metrics show no kernel memory of v1, which the agent asks for.
+/// Files of v1 that are not read for metrics: these show no kernel memory of v1. The agent's statistics do.
 const UNUSED: [&str; 2] = ["memory.kmem.usage_in_bytes", "memory.kmem.max_usage_in_bytes"];
 
 /// Controllers and files that only metrics show. A task that makes requests to devices has one more on v1.
@@ -103,7 +103,7 @@ fn usage_of(version: Version, texts: &mut Texts<impl Source>, recent: Option<Sta
     Usage { stats: stats_of(version, texts, recent), block, pressure }
 }
 
-/// What metrics show of the memory that the agent asked for.
+/// The memory as metrics show it, from a reading for the agent: without [`UNUSED`] files, and with the limit.
 fn shown(version: Version, texts: &mut Texts<impl Source>, memory: MemoryStats) -> MemoryStats {
     match version {
         Version::V1 => MemoryStats { kernel: None, kernel_max: None, ..memory },
