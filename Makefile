@@ -38,7 +38,7 @@ test: ## Install what is missing, then run all checks and tests of CI (root)
 	@scripts/setup.sh
 	@scripts/check.sh
 
-test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limits" picks cases, KERNEL=6.12 the kernel
+test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limits" picks cases, KERNEL=6.18 the kernel
 	@KERNEL=$(KERNEL) scripts/setup.sh
 	cargo build --workspace --bin oci-rs
 	@KERNEL=$(KERNEL) scripts/test-v2.sh $(ARGS)

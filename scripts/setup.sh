@@ -8,7 +8,7 @@
 #   setup.sh package ARCHITECTURE…   only what scripts/package.sh needs for these
 #   setup.sh aarch64                 only what scripts/test-aarch64.sh needs in addition
 #   setup.sh clean-debian            only what scripts/test-packages.sh needs in addition
-# KERNEL selects the kernel of the virtual machine: 6.1 (default) or 6.12.
+# KERNEL selects one more kernel for the virtual machine: 6.12. CI needs 6.1 and 6.18.
 . "$(dirname "$0")/lib.sh"
 
 # Only tests and benchmarks need these. lib.sh lists those of the demo.
@@ -119,6 +119,24 @@ cargo_tool() {
         cargo install --quiet --locked --root "$TOOLS" --version "$2" "$1"
 }
 
+# Options of apt's programs that make them use other lists of packages than this machine's.
+APT_OPTIONS=()
+
+apt_get() { apt-get "${APT_OPTIONS[@]}" "$@"; }
+
+# From now on apt's programs use the backports of Debian 13, from the mirror that this machine uses. Its own
+# configuration stays as it is.
+use_backports() {
+    local apt=$TOOLS/backports mirror
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | head -n 1)
+    [ -n "$mirror" ] || die "apt has no lists of packages: run apt-get update"
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie-backports main" \
+        >"$apt/sources.list"
+    APT_OPTIONS=(-o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
+}
+
 # unpack PACKAGE…: sets `unpacked` to a new directory with the files of Debian packages. They are not installed, because
 # their packages would start services or load policies.
 unpack() {
@@ -126,12 +144,12 @@ unpack() {
     mkdir -p "$TOOLS"
     unpacked=$(mktemp -d "$TOOLS/.unpacked.XXXXXX")
     cd "$unpacked"
-    download "$@" 2>/dev/null || { apt-get update -q >/dev/null && download "$@"; }
+    download "$@" 2>/dev/null || { apt_get update -q >/dev/null && download "$@"; }
     for file in ./*.deb; do dpkg-deb -x "$file" .; done
 }
 
 # apt's sandbox user may not be able to write here.
-download() { apt-get download -q -o APT::Sandbox::User=root "$@" >/dev/null; }
+download() { apt_get download -q -o APT::Sandbox::User=root "$@" >/dev/null; }
 
 # keep PATH: moves a file or directory of the unpacked packages to the tools, and removes the rest.
 keep() {
@@ -146,24 +164,33 @@ kernel() {
     local version=$1 package
     [ -e "$TOOLS/linux-$version/vmlinuz" ] && return 0
     say "Unpacking Linux $version for the virtual machine of the tests on control groups v2"
+    [ "$version" != 6.18 ] || use_backports
     package=$(kernel_package "$version")
-    [ -n "$package" ] || { apt-get update -q >/dev/null && package=$(kernel_package "$version"); }
+    [ -n "$package" ] || { apt_get update -q >/dev/null && package=$(kernel_package "$version"); }
     [ -n "$package" ] || die "no package with Linux $version: is this Debian 12?"
     unpack "$package"
+    APT_OPTIONS=()
     mkdir "linux-$version"
     mv boot/vmlinuz-* "linux-$version/vmlinuz"
+    # Debian 13 has the modules in /usr/lib, to which /lib is a link on an installed system.
+    [ -d lib ] || ln -s usr/lib lib
     # The machine's modprobe reads no compressed modules.
-    find lib/modules -name '*.ko.xz' -exec xz -d {} +
+    find lib/modules/ -name '*.ko.xz' -exec xz -d {} +
     # depmod makes the list of module dependencies, as an installation would.
     busybox depmod -b "$unpacked" "$(ls lib/modules)"
     mv lib/modules "linux-$version/modules"
     keep "linux-$version"
 }
 
-# The package with Linux 6.1 is the one of Debian 12. A newer one has its version in the name of a meta-package.
+# The package with Linux 6.1 is the one of Debian 12. 6.12 has its version in the name of a meta-package. Of 6.18 there
+# are several packages, and none that depends on the newest of them.
 kernel_package() {
     local name=linux-image-$1-cloud-amd64
     [ "$1" != 6.1 ] || name=linux-image-cloud-amd64
+    if [ "$1" = 6.18 ]; then
+        apt-cache "${APT_OPTIONS[@]}" pkgnames "linux-image-$1." | sed -n '/-cloud-amd64$/p' | sort -V | tail -n 1
+        return
+    fi
     apt-cache depends "$name" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
 }
 
@@ -237,7 +264,7 @@ if [ "${1:-}" != demo ]; then
     go_tool consul "$CONSUL" github.com/hashicorp/consul
     envoy
     cargo_tool cargo-deny "$CARGO_DENY_VERSION"
-    kernel "$KERNEL"
+    for version in 6.1 6.18 "$KERNEL"; do kernel "$version"; done
     packaged_tool apparmor sbin/apparmor_parser # loads a profile in the virtual machine
     packaged_tool secilc usr/bin/secilc         # compiles the SELinux policy of the virtual machine
     packaged_tool prometheus usr/bin/promtool   # checks metrics and alert rules
