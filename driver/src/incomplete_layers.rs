@@ -101,6 +101,7 @@ fn content(kind: &LayerEventKind, layer: String) -> Option<Content> {
             Content::LayerStalled { missing: missing.to_string(), problem: problem.clone(), layer }
         }
         LayerEventKind::ReadFailed { problem } => Content::LayerReadFailed { problem: problem.clone(), layer },
+        LayerEventKind::Damaged { offset } => Content::LayerDamaged { offset: offset.to_string(), layer },
     })
 }
 

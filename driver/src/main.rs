@@ -19,6 +19,7 @@ mod groups;
 mod hclog;
 mod health;
 mod incomplete_layers;
+mod kernel_log;
 mod layers;
 mod log_directory;
 mod logs;

@@ -13,5 +13,6 @@ pub mod record;
 pub mod sys;
 pub mod tree;
 pub mod tree_size;
+pub mod verity;
 
 pub use error::{Context, IoError};

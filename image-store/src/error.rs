@@ -37,6 +37,18 @@ pub enum StoreError {
         /// The format that this build knows.
         expected: &'static str,
     },
+    /// The kernel cannot verify the blocks of layers (fs-verity), although it shall.
+    #[error(
+        "fs_verity: layers in {} cannot be protected: {problem}; use Linux 6.15 with data_dir on btrfs, or on ext4 with \
+         the feature `verity` (tune2fs -O verity), or remove the option",
+        path.display()
+    )]
+    Unprotected {
+        /// The store.
+        path: PathBuf,
+        /// The reason.
+        problem: &'static str,
+    },
     /// A lease holds the image.
     #[error("image {reference} is in use by {:?}", owner.to_string())]
     InUse {

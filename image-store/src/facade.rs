@@ -47,6 +47,9 @@ pub struct StoreConfig {
     pub retention: Option<Retention>,
     /// The form of new layers on disk.
     pub layers: LayerFormat,
+    /// The kernel verifies each block of a layer in an EROFS image that it reads from disk (fs-verity). The file system
+    /// must support it.
+    pub fs_verity: bool,
     /// How native layers are served before they are complete. `None`: they are always pulled whole.
     pub partial: Option<PartialConfig>,
 }
@@ -62,6 +65,7 @@ impl Default for StoreConfig {
             verify_access: true,
             retention: None,
             layers: LayerFormat::default(),
+            fs_verity: false,
             partial: None,
         }
     }
@@ -121,8 +125,8 @@ impl Store {
     /// Opens or makes a store. Removes nothing: several processes open the same store.
     pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
         let StoreConfig { root, layers, limits, registries, internal_redirects, .. } = config;
-        let StoreConfig { credentials, verify_access, retention, partial, .. } = config;
-        let local = Arc::new(LocalStore::open(&root, layers)?);
+        let StoreConfig { credentials, verify_access, retention, partial, fs_verity, .. } = config;
+        let local = Arc::new(LocalStore::open(&root, layers, fs_verity)?);
         let config =
             PullerConfig { limits, registries, internal_redirects, credentials, verify_access, retention, partial };
         let puller = Arc::new(Puller::new(Arc::clone(&local), config)?);
@@ -210,10 +214,17 @@ impl Store {
         self.puller.resume_partial(find_group)
     }
 
-    /// Sets the function that is called with each event of a layer that is used before it is complete. It must not
-    /// block. Only the first call has an effect.
+    /// Sets the function that is called with each event of a layer that is used before it is complete, or that is
+    /// damaged. It must not block. Only the first call has an effect.
     pub fn on_layer_event(&self, listener: impl Fn(LayerEvent) + Send + Sync + 'static) {
         self.puller.partial.listen(listener);
+    }
+
+    /// The kernel's log says that a block of the file with this inode changed on disk, which is part of the data at
+    /// this offset. If a layer has the file, no further task gets it, and [`Store::on_layer_event`] tells its users.
+    /// Blocks.
+    pub fn block_changed(&self, inode: u64, offset: u64) -> Result<(), StoreError> {
+        self.puller.block_changed(inode, offset)
     }
 
     /// Whether a container uses a layer that is not complete.

@@ -95,6 +95,11 @@ events! {
     LayerRefused { problem } [layer] =
         "A layer of the image is not the one that its manifest promises; no other task gets it: {problem}";
 
+    /// With `fs_verity`: the kernel found the change when it read the layer. See [images.md](images.md#damage-on-disk).
+    LayerDamaged { offset } [layer] =
+        "A layer of the image changed on disk (at byte {offset}); reads of the changed part fail (EIO). No other task \
+         gets it. Restart the task to fetch it again";
+
     /// Layers must be fetched.
     Downloading { image } [digest, layers, bytes] = "Downloading image{image}";
 

@@ -15,7 +15,7 @@ use crate::{
     error::TaskError,
     events::Events,
     hclog::Log,
-    incomplete_layers,
+    incomplete_layers, kernel_log,
     name::DriverName,
     node::Node,
     plan::Compute,
@@ -119,6 +119,7 @@ impl Plugin {
                     tracing::warn!(path = %file.path.display(), %error, "no log file: the log goes to the agent alone");
                 }
                 incomplete_layers::attend(&node, &tasks);
+                kernel_log::attend(&node);
                 leave_pointer(&node.config, file.map(|file| file.path), &socket, &block);
                 for option in ignored {
                     tracing::warn!("{option} in the plugin block has no effect here");

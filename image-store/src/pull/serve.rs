@@ -304,6 +304,14 @@ impl Puller {
         }
     }
 
+    /// The kernel found a block on disk that changed. Blocks.
+    pub(crate) fn block_changed(&self, inode: u64, offset: u64) -> Result<(), StoreError> {
+        let Some(layer) = self.local.damaged_layer(inode, offset)? else { return Ok(()) };
+        tracing::error!(%layer, offset, "a layer changed on disk; reads of the changed block fail");
+        self.tell(layer, LayerEventKind::Damaged { offset });
+        Ok(())
+    }
+
     /// Tells the users of a layer what happened to it. Blocks shortly.
     fn tell(&self, layer: Digest, kind: LayerEventKind) {
         let Some(listener) = self.partial.listener.get() else { return };

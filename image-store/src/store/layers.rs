@@ -56,8 +56,8 @@ pub(crate) struct LayerMeta {
     pub(crate) copy_only: bool,
     pub(crate) boot_id: String,
     pub(crate) synced: bool,
-    /// A sync failed that should have made this layer durable. Its files may be right only as long as they are in
-    /// memory.
+    /// The files on disk are, or may be, other than those that were unpacked: a sync failed, or the kernel found a
+    /// block that changed. What is in memory may be right.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) suspect: bool,
     /// The summary of the files, taken at the sync. Layers of older builds have none.
@@ -183,8 +183,9 @@ fn discard_broken(layout: &Layout, diff_id: &Digest) -> Result<(), StoreError> {
         return Ok(());
     }
     let suspect = files::read_json(&path.join(RECORD))?.is_some_and(|meta: LayerMeta| meta.suspect);
-    if suspect && is_leased(layout, diff_id)? {
-        let action = "replacing a layer that did not reach the disk while a task uses it:";
+    // Tasks have the image mounted, so they keep it. They would lose the files of a directory.
+    if suspect && !path.join(IMAGE).exists() && is_leased(layout, diff_id)? {
+        let action = "replacing a layer that is damaged on disk while a task uses it:";
         return Err(StoreError::io(action, path)(io::Error::from(io::ErrorKind::ResourceBusy)));
     }
     trash::discard(layout, &path)
@@ -247,5 +248,10 @@ fn distrust(layout: &Layout, diff_id: &Digest) -> Result<(), StoreError> {
         }
     }
     tracing::warn!(layer = %diff_id, "the layer may not have reached the disk; no further task gets it");
+    suspect(layout, diff_id)
+}
+
+/// From now on no task gets the layer that has it not yet.
+pub(super) fn suspect(layout: &Layout, diff_id: &Digest) -> Result<(), StoreError> {
     update(layout, diff_id, |meta| meta.suspect = true)
 }

@@ -22,6 +22,7 @@ use super::{
     layers,
     layout::{LayerFormat, Layout},
     lease_record::{self, Lease},
+    protection,
     removals::{RemovalCause, RemovalCounters, Removals},
     retention::{ReclaimTarget, Retention, RetentionReport},
     staging::{LazyStaging, Staging},
@@ -40,6 +41,8 @@ pub(crate) struct LocalStore {
     staging: LazyStaging,
     pub(super) implied: implied::Cache,
     pub(super) layer_locks: LayerLocks,
+    /// The kernel shall verify each block of a layer that it reads from disk.
+    fs_verity: bool,
     /// A background sync is waiting for its delay.
     sync_due: AtomicBool,
     /// Notified when a removal may find more than the last one.
@@ -57,12 +60,17 @@ impl fmt::Debug for LocalStore {
 
 impl LocalStore {
     /// Opens or makes a store. Removes nothing: several processes open the same store.
-    pub(crate) fn open(root: &Path, format: LayerFormat) -> Result<Self, StoreError> {
+    pub(crate) fn open(root: &Path, format: LayerFormat, fs_verity: bool) -> Result<Self, StoreError> {
+        let layout = Layout::open(root, format)?;
+        if fs_verity {
+            protection::check(&layout)?;
+        }
         Ok(Self {
-            layout: Layout::open(root, format)?,
+            layout,
             staging: LazyStaging::default(),
             implied: implied::Cache::default(),
             layer_locks: LayerLocks::default(),
+            fs_verity,
             sync_due: AtomicBool::new(false),
             changed: Notify::new(),
             on_removal: OnceLock::new(),
@@ -173,7 +181,9 @@ impl LocalStore {
 
     /// Removes what ended processes and other boots left behind, and syncs the layers of this boot.
     pub(crate) fn sweep(&self) -> Result<SweepReport, StoreError> {
-        sweep::sweep(&self.layout)
+        let report = sweep::sweep(&self.layout)?;
+        self.protect()?;
+        Ok(report)
     }
 
     /// The records of all images.
@@ -220,7 +230,19 @@ impl LocalStore {
 
     /// Makes the committed layers durable now.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
-        layers::sync(&self.layout).map(drop)
+        layers::sync(&self.layout)?;
+        self.protect().map(drop)
+    }
+
+    /// Protects what is committed, if this store does so. `Ok(false)`: a layer is not protected yet.
+    fn protect(&self) -> Result<bool, StoreError> {
+        if self.fs_verity { protection::protect(&self.layout) } else { Ok(true) }
+    }
+
+    /// The layer in which the kernel found a changed block, by the inode and the offset in its log. `None`: it is no
+    /// layer, or it is known.
+    pub(crate) fn damaged_layer(&self, inode: u64, offset: u64) -> Result<Option<Digest>, StoreError> {
+        protection::damaged(&self.layout, inode, offset)
     }
 
     /// Makes the committed layers durable after a delay, in the background.
@@ -233,9 +255,17 @@ impl LocalStore {
             tokio::time::sleep(SYNC_DELAY).await;
             store.sync_due.store(false, Ordering::Release);
             store.notify_changed();
-            let layout = store.layout.clone();
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || layers::sync(&layout)).await {
+            let syncing = Arc::clone(&store);
+            let synced = tokio::task::spawn_blocking(move || (layers::sync(&syncing.layout), syncing.protect())).await;
+            let Ok((synced, protected)) = synced else { return };
+            if let Err(error) = synced {
                 tracing::warn!(%error, "layers are not marked as synced; a power cut would have them pulled again");
+            }
+            match protected {
+                Ok(true) => {}
+                // A thread that fetched the last data of the layer still has its file open.
+                Ok(false) => store.sync_soon(),
+                Err(error) => tracing::warn!(%error, "layers are not protected by fs-verity"),
             }
         });
     }

@@ -20,6 +20,7 @@ mod leasing;
 mod local;
 mod partial;
 mod partials;
+mod protection;
 mod references;
 mod removals;
 mod retention;

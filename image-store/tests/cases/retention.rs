@@ -120,9 +120,20 @@ async fn a_layer_that_may_not_have_reached_the_disk_is_for_no_other_task() {
     meta["suspect"] = true.into();
     fs::write(&meta_path, meta.to_string()).unwrap();
     assert_eq!(bench.second_store().sweep().unwrap(), Default::default());
-    let error = bench.store.acquire(request(&reference), "other", Arc::new(Silent)).await.unwrap_err();
-    assert!(error.recoverable() && error.to_string().contains("did not reach the disk"), "{error}");
-    assert!(Shown::nth(&image, 0).path().join("etc/marker").exists());
+    let shown = Shown::nth(&image, 0);
+    match bench.store.acquire(request(&reference), "other", Arc::new(Silent)).await {
+        // The mount of the task keeps the image that was replaced.
+        Ok(_) if image.layers[0].ends_with("fs.erofs") => {
+            assert_eq!(bench.registry.count("/blobs/"), 3);
+            bench.store.release("other").unwrap();
+            bench.store.release("task").unwrap();
+            assert!(shown.path().join("etc/marker").exists());
+            return;
+        }
+        Ok(_) => panic!("another task got the layer"),
+        Err(error) => assert!(error.recoverable() && error.to_string().contains("is damaged on disk"), "{error}"),
+    }
+    assert!(shown.path().join("etc/marker").exists());
     assert_eq!(bench.store.leases().unwrap(), ["task"]);
     bench.store.release("task").unwrap();
     assert_eq!(bench.second_store().sweep().unwrap().broken_layers, 1);

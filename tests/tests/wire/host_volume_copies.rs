@@ -85,6 +85,11 @@ impl NodeDisk {
         self.root.path().join("data")
     }
 
+    /// The file that is the disk.
+    pub fn file(&self) -> PathBuf {
+        self.root.path().join("disk")
+    }
+
     pub fn client(&self) -> Client {
         Client::below(&self.root.path().join("data"))
     }

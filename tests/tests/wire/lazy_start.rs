@@ -34,14 +34,15 @@ const PAUSE: &str = "while [ ! -e /local/go ]; do sleep 0.02; done";
 const FRONT: usize = 2;
 
 /// A registry with a native image of busybox, and with the large file in the layer with this digest.
-struct Scene {
+pub struct Scene {
     registry: Registry,
-    name: String,
+    pub name: String,
     layer: String,
 }
 
 impl Scene {
-    async fn new(node: &Node) -> Option<Self> {
+    /// `None`, with a message, if this node does not start tasks before their image is here.
+    pub async fn new(node: &Node) -> Option<Self> {
         if !mounts_images(node) || !announces_reads() {
             return None;
         }

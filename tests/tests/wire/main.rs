@@ -27,6 +27,7 @@ mod exec_streaming;
 mod exec_throughput;
 mod exhaustion;
 mod exhaustion_loads;
+mod fs_verity;
 mod group_networks;
 mod handshake;
 mod host_volume_content;

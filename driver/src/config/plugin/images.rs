@@ -27,6 +27,14 @@ pub const OPTIONS: &[OptionSpec] = &[
          layers of the other form; `directory` downloads them again",
     ),
     OptionSpec::honoured(
+        "fs_verity",
+        OptionType::Bool,
+        Literal("false"),
+        "the kernel verifies each block of a layer that it reads from disk, see [images](images.md#damage-on-disk). It \
+         needs layers that are EROFS images, and `data_dir` on btrfs or on ext4 with the feature `verity`. On other \
+         nodes the plugin does not start tasks",
+    ),
+    OptionSpec::honoured(
         "image_pull_timeout",
         OptionType::String,
         Literal(r#""5m""#),

@@ -152,6 +152,8 @@ pub struct PluginConfig {
     pub verify_access: bool,
     /// Layers are stored as file system images if the node can mount them.
     pub layer_images: bool,
+    /// The kernel verifies the blocks of layers.
+    pub fs_verity: bool,
     /// How native images are used before they are complete. `None`: they are pulled whole.
     pub lazy: Option<PartialConfig>,
     /// The rules for tasks.
@@ -201,6 +203,7 @@ impl PluginConfig {
             credentials: self.credentials.clone(),
             verify_access: self.verify_access,
             retention: self.retention,
+            fs_verity: self.fs_verity,
             layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Directory },
             partial: self.lazy.clone(),
         }
@@ -235,6 +238,7 @@ impl Default for PluginConfig {
             credentials: CredentialSources::default(),
             verify_access: true,
             layer_images: true,
+            fs_verity: false,
             lazy: Some(lazy::default()),
             policy: Policy::default(),
             image_pull_timeout: Duration::from_secs(5 * 60),
@@ -296,6 +300,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         credentials: registry::credentials(&block.block("auth")),
         verify_access: block.bool_or("verify_access", default.verify_access),
         layer_images: images::layer_images(block),
+        fs_verity: block.bool_or("fs_verity", default.fs_verity),
         lazy: lazy::read(&block.block("lazy")),
         policy: policy::read(block, rules),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),

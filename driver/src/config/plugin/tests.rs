@@ -54,7 +54,7 @@ fn set_options_replace_the_defaults() {
                 "auth": [{ "username": "u", "password": "p" }],
             }],
         },
-        "verify_access": false, "layer_format": "directory",
+        "verify_access": false, "layer_format": "directory", "fs_verity": true,
         "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
         "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
         "volumes": { "enabled": true, "selinuxlabel": "z", "allow_types": ["ext*"], "mount_timeout": "5s" },
@@ -75,6 +75,7 @@ fn set_options_replace_the_defaults() {
     assert_eq!(config.credentials.config_file.as_deref(), Some(Path::new("/etc/docker/config.json")));
     assert!(!config.verify_access && PluginConfig::default().verify_access);
     assert!(!config.layer_images && PluginConfig::default().layer_images);
+    assert!(config.fs_verity && !PluginConfig::default().fs_verity);
     assert_eq!(config.credentials.helper.as_deref(), Some("ecr-login"));
     let policy = &config.policy;
     assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);

@@ -4,7 +4,7 @@ use layer::Digest;
 
 use crate::lease::LeaseOwner;
 
-/// Something happened to a layer that is mounted before it is complete.
+/// Something happened to a layer that is mounted before it is complete, or to one on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerEvent {
     /// The layer.
@@ -41,5 +41,10 @@ pub enum LayerEventKind {
     ReadFailed {
         /// The reason.
         problem: String,
+    },
+    /// The kernel found a block of a complete layer that changed on disk. Reads of it fail with `EIO`.
+    Damaged {
+        /// Where the data of the block begins in the image.
+        offset: u64,
     },
 }

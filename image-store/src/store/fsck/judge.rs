@@ -182,7 +182,7 @@ impl<'a> Judge<'a> {
                 (Kind::LayerRecordOfAnother, format!("has the record of {}", meta.diff_id))
             }
             (Read::Is(meta), _) if meta.suspect => {
-                (Kind::LayerTorn, "may not have reached the disk: a sync of the kernel failed".to_owned())
+                (Kind::LayerTorn, "is damaged on disk: a sync failed, or a block changed (the log has it)".to_owned())
             }
             (Read::Is(meta), _) if !meta.is_intact(&self.facts.boot_id) => {
                 (Kind::LayerTorn, "was not synced before the machine went down".to_owned())

@@ -1,0 +1,76 @@
+//! Layers whose blocks the kernel verifies when it reads them from disk (fs-verity).
+//!
+//! - Only a layer in an EROFS image is protected. The rest of the store can be checked by its digests.
+//! - A layer is protected after it is synced, in the background. A kill leaves it as it was, and the next sync or the
+//!   next start of a process goes on.
+//! - The kernel alone finds a changed block, when a process reads it. It writes the inode to its log.
+
+use std::{
+    fs::File,
+    os::unix::fs::{FileExt, MetadataExt},
+};
+
+use host::verity::{self, Enabled};
+use layer::Digest;
+use rustix::io::Errno;
+
+use super::{
+    layers,
+    layout::{LayerFormat, Layout},
+};
+use crate::error::StoreError;
+
+/// Tries whether layers can be protected here.
+pub(super) fn check(layout: &Layout) -> Result<(), StoreError> {
+    let path = layout.root();
+    let problem = if layout.format != LayerFormat::Erofs {
+        "they are files in directories"
+    } else if !verity::is_supported(path).map_err(StoreError::io("trying fs-verity in", path))? {
+        "the kernel or the file system has no fs-verity"
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Unprotected { path: path.to_owned(), problem })
+}
+
+/// Protects the layers that are not protected yet. Reads each of them whole. `Ok(false)`: one is still open for
+/// writing.
+pub(super) fn protect(layout: &Layout) -> Result<bool, StoreError> {
+    let mut all = true;
+    for (path, _) in layers::all(layout)? {
+        let image = path.join(layers::IMAGE);
+        let enabled = match verity::is_enabled(&image) {
+            Ok(false) => verity::enable(&image),
+            Ok(true) => continue,
+            Err(error) => Err(error),
+        };
+        match enabled {
+            Ok(Enabled::Yes) => tracing::debug!(path = %image.display(), "a layer is protected by fs-verity"),
+            Ok(Enabled::Busy) => all = false,
+            // A layer in a directory, or one that was removed.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StoreError::io("protecting by fs-verity", image)(error)),
+        }
+    }
+    Ok(all)
+}
+
+/// The protected layer with this inode, if a read at this offset of its image fails. No other task gets it. `None` also
+/// if that is known.
+pub(super) fn damaged(layout: &Layout, inode: u64, offset: u64) -> Result<Option<Digest>, StoreError> {
+    for (path, meta) in layers::all(layout)? {
+        let image = path.join(layers::IMAGE);
+        let Some(meta) = meta.filter(|meta| !meta.suspect) else { continue };
+        if !image.symlink_metadata().is_ok_and(|found| found.ino() == inode) {
+            continue;
+        }
+        let read = File::open(&image).and_then(|file| file.read_exact_at(&mut [0], offset));
+        // Another file system has files with the same numbers.
+        if !read.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::IO)) {
+            continue;
+        }
+        layers::suspect(layout, &meta.diff_id)?;
+        return Ok(Some(meta.diff_id));
+    }
+    Ok(None)
+}
