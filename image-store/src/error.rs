@@ -39,8 +39,8 @@ pub enum StoreError {
     },
     /// The kernel cannot verify the blocks of layers (fs-verity), although it shall.
     #[error(
-        "fs_verity: layers in {} cannot be protected: {problem}; use Linux 6.15 with data_dir on btrfs, or on ext4 with \
-         the feature `verity` (tune2fs -O verity), or remove the option",
+        "fs_verity: layers in {} cannot be protected: {problem}; use Linux 6.15 with data_dir on btrfs, or on ext4 \
+         with the feature `verity` (tune2fs -O verity), or remove the option",
         path.display()
     )]
     Unprotected {

@@ -7,8 +7,8 @@ use layer::Digest;
 /// Something happened to a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LazyEvent {
-    /// All of it is here and on disk, its digest is right, and reads are not announced any more. Its record and its map
-    /// of chunks may be removed.
+    /// All of it is here, its digest is right, and reads are not announced any more. Its record and its map of chunks
+    /// may be removed. It is not synced.
     Complete {
         /// The layer.
         digest: Digest,

@@ -9,6 +9,7 @@
 //! disagree, so each chunk that counts as present is verified again.
 
 use std::{
+    fmt,
     fs::{self, File, OpenOptions},
     io,
     ops::Range,
@@ -17,7 +18,7 @@ use std::{
         unix::fs::{FileExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
-    thread,
+    sync::{Mutex, PoisonError},
 };
 
 use host::{
@@ -25,7 +26,7 @@ use host::{
     durable::{self, Durability},
     record,
 };
-use layer::{CheckedImage, Digest, Limits, Parts};
+use layer::{CheckedImage, Digest, Limits, Parts, digest::Hasher};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -94,6 +95,39 @@ pub struct PartialLayer {
     parts: Parts,
     map: File,
     present: Vec<bool>,
+    hashed: Mutex<Hashed>,
+}
+
+/// The beginning of an image that its digest has covered so far.
+struct Hashed {
+    hasher: Hasher,
+    bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl fmt::Debug for Hashed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hashed").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Hashed {
+    fn new(digest: &Digest) -> Self {
+        Self { hasher: Hasher::new(digest.algorithm()), bytes: 0, buffer: Vec::new() }
+    }
+
+    /// Goes on until `end`. An error leaves it where it is.
+    fn go_on(&mut self, image: &File, end: u64) -> io::Result<()> {
+        self.buffer.resize(BUFFER, 0);
+        while self.bytes < end {
+            let part = self.buffer.len().min((end - self.bytes) as usize);
+            let part = &mut self.buffer[..part];
+            image.read_exact_at(part, self.bytes)?;
+            self.hasher.update(part);
+            self.bytes += part.len() as u64;
+        }
+        Ok(())
+    }
 }
 
 impl PartialLayer {
@@ -129,7 +163,8 @@ impl PartialLayer {
         let present = vec![false; chunk_count(&parts)];
         let map = write_map(directory, &present)?;
         write_record(directory, &description)?;
-        Ok((Self { directory: directory.to_owned(), description, parts, map, present }, checked))
+        let hashed = Mutex::new(Hashed::new(&description.digest));
+        Ok((Self { directory: directory.to_owned(), description, parts, map, present, hashed }, checked))
     }
 
     /// The layer after its directory was renamed.
@@ -170,14 +205,16 @@ impl PartialLayer {
         let now = boot::id().map_err(at("reading", Path::new(boot::PATH)))?;
         if boot_id == now {
             let map = private().open(&path).map_err(at("opening", &path))?;
-            return Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present }));
+            let hashed = Mutex::new(Hashed::new(&description.digest));
+            return Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present, hashed }));
         }
         if !verify_again(directory, &description, &parts, &mut present, limits)? {
             return Ok(None);
         }
         let map = write_map(directory, &present)?;
         write_record(directory, &description)?;
-        Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present }))
+        let hashed = Mutex::new(Hashed::new(&description.digest));
+        Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present, hashed }))
     }
 
     /// The path of the image. It may be mounted only while the layer is served.
@@ -222,16 +259,21 @@ impl PartialLayer {
         Ok(true)
     }
 
-    /// Checks the complete image as a whole and makes it durable. `Ok(Some)`: why it is not the layer.
+    /// Hashes the beginning with this many chunks, of which all are here, so that less is left when the last one comes.
+    /// Does nothing if another thread does so.
+    pub(crate) fn hash_ahead(&self, image: &File, chunks: usize) {
+        let Some(last) = chunks.checked_sub(1) else { return };
+        if let Ok(mut hashed) = self.hashed.try_lock()
+            && let Err(error) = hashed.go_on(image, self.range_of(last).end)
+        {
+            // The check of the whole image reads it again, and reports a failure.
+            tracing::debug!(layer = %self.description.digest, %error, "the beginning of a layer is not hashed");
+        }
+    }
+
+    /// Checks the complete image as a whole. `Ok(Some)`: why it is not the layer.
     pub(crate) fn check_whole(&self, image: &File, limits: &Limits) -> io::Result<Option<String>> {
-        // The disk writes while the processor hashes.
-        let (synced, found) = thread::scope(|scope| {
-            let synced = scope.spawn(|| image.sync_all());
-            let found = self.digest_of(image);
-            (synced.join().unwrap_or_else(|_| Err(io::Error::other("the thread that syncs panicked"))), found)
-        });
-        synced?;
-        let found = found?;
+        let found = self.digest(image)?;
         if found != self.description.digest {
             return Ok(Some(format!("its digest is {found}, although its hash tree is right: the manifest is wrong")));
         }
@@ -242,18 +284,12 @@ impl PartialLayer {
         }
     }
 
-    /// The digest of all bytes in a file.
-    fn digest_of(&self, image: &File) -> io::Result<Digest> {
-        let mut hasher = layer::digest::Hasher::new(self.description.digest.algorithm());
-        let mut buffer = vec![0; BUFFER];
-        let mut offset = 0;
-        while offset < self.parts.total() {
-            let part = buffer.len().min((self.parts.total() - offset) as usize);
-            image.read_exact_at(&mut buffer[..part], offset)?;
-            hasher.update(&buffer[..part]);
-            offset += part as u64;
-        }
-        Ok(hasher.finish())
+    /// The digest of the complete image.
+    fn digest(&self, image: &File) -> io::Result<Digest> {
+        let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        hashed.go_on(image, self.parts.total())?;
+        let finished = std::mem::replace(&mut *hashed, Hashed::new(&self.description.digest));
+        Ok(finished.hasher.finish())
     }
 }
 

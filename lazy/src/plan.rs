@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     /// Chunks that a job for a read or for a start fetches.
     reserved: Vec<bool>,
     missing: usize,
+    /// Chunks at the beginning that are all here.
+    leading: usize,
     streaming: bool,
     failures: u32,
     /// When reads and the background may try again after a failure.
@@ -59,6 +61,7 @@ impl Plan {
             first: merged(first, present.len()),
             reserved: vec![false; present.len()],
             missing: present.iter().filter(|present| !**present).count(),
+            leading: present.iter().take_while(|present| **present).count(),
             streaming: false,
             failures: 0,
             retries: None,
@@ -68,6 +71,11 @@ impl Plan {
     /// Chunks that are not here.
     pub(crate) fn missing(&self) -> usize {
         self.missing
+    }
+
+    /// Chunks at the beginning that are all here.
+    pub(crate) fn leading(&self) -> usize {
+        self.leading
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -139,6 +147,7 @@ impl Plan {
         if !self.present[chunk] {
             self.present[chunk] = true;
             self.missing -= 1;
+            self.leading += self.present[self.leading..].iter().take_while(|present| **present).count();
         }
         self.retry_now();
     }
@@ -207,6 +216,23 @@ mod tests {
         }
         assert!(plan.has_first());
         assert_eq!((plan.first(now), plan.stream(now)), (None, Some(0..3)));
+    }
+
+    #[test]
+    fn leading_chunks_are_those_before_the_first_that_is_missing() {
+        for (present, arrivals, leading) in [
+            ("....", &[][..], &[][..]),
+            ("xx..", &[3, 2], &[2, 4]),
+            (".x.x", &[2, 0, 0], &[0, 4, 4]),
+            ("...x", &[0, 2, 1], &[1, 1, 4]),
+        ] {
+            let mut plan = plan(present);
+            assert_eq!(plan.leading(), present.chars().take_while(|chunk| *chunk == 'x').count());
+            for (chunk, expected) in arrivals.iter().zip(leading) {
+                plan.arrived(*chunk);
+                assert_eq!(plan.leading(), *expected, "{present} {arrivals:?}");
+            }
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                     Ok(problem)
                 });
                 let problem = checked.unwrap_or_else(|error| Some(format!("it cannot be checked: {error}")));
-                // It can write. The file of a complete layer may be protected by fs-verity, which refuses as long as it can.
+                // It can write. As long as a descriptor can, the kernel does not protect the file by fs-verity.
                 drop(image);
                 let phase = if problem.is_none() { Phase::Unmarked } else { Phase::Refused };
                 if let Some(served) = shared.lock().files.get_mut(&file) {
@@ -211,10 +211,11 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
             return Err(Failure::Lied);
         }
         let mut state = shared.lock();
-        let mut wakes = false;
+        let (mut wakes, mut leading) = (false, 0);
         if let Some(served) = state.files.get_mut(&fetch.file) {
             let had_first = served.plan.has_first();
             served.plan.arrived(chunk);
+            leading = served.plan.leading();
             wakes = served.plan.is_complete() || served.plan.has_first() != had_first;
         }
         state.judge();
@@ -225,6 +226,10 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
         }
         if wakes {
             shared.work.notify_all();
+        }
+        // A read or a start does not wait for it.
+        if fetch.reason == Reason::Stream {
+            fetch.layer.hash_ahead(&fetch.image, leading);
         }
     }
     make_way(shared, fetch, bytes.len() as u64)
