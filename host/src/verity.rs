@@ -1,8 +1,8 @@
 //! fs-verity: the kernel keeps a hash tree of a file and verifies each block that it reads from disk
 //! (Documentation/filesystems/fsverity.rst of Linux).
 //!
-//! A read of a block that changed on disk fails with `EIO`, and the kernel's log says so. The file cannot be written any
-//! more; it can be renamed, linked and removed.
+//! A read of a block that changed on disk fails with `EIO`, and the kernel's log says so. The file cannot be written
+//! any more; it can be renamed, linked and removed.
 
 use std::{
     fs::{self, File},
