@@ -4,6 +4,7 @@
 //! and their ratio to ours. A program that is not installed or does not run here is named and left out. Needs root. All
 //! files are in one directory and on loop devices. Both are removed at the end, also after a failure.
 
+mod containerd;
 mod docker;
 mod exec;
 mod image_volume;

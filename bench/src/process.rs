@@ -63,6 +63,12 @@ pub fn processor_time(pid: i32) -> Duration {
     Duration::from_secs_f64(fields_of_stat(pid, 4) / 100.0)
 }
 
+/// The processor time of this thread.
+pub fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// The sum of this many fields from field 14 on.
 fn fields_of_stat(pid: i32, count: usize) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).must("the process's times");

@@ -2,7 +2,8 @@
 //! the page cache, without a network. For a pull that only copies: writing to the disk.
 
 use std::{
-    io::{Read, Write},
+    io::{BufWriter, Read, Write},
+    net::{TcpListener, TcpStream},
     process::Command,
     time::{Duration, Instant},
 };
@@ -14,9 +15,12 @@ use sha2::{Digest, Sha256};
 use super::cost::{self, Cost};
 use crate::{
     images::LayerFiles,
-    process::until_done,
+    process::{thread_time, until_done},
     workdir::{Fresh, text},
 };
+
+/// Bytes that are received, hashed and written at once.
+const PIECE: usize = 1 << 20;
 
 /// The name of the row in the table.
 pub const NAME: &str = "floor: sha256, inflate, sha256, GNU tar";
@@ -42,7 +46,7 @@ pub fn measure(data: &Fresh, layers: &[LayerFiles]) -> Result<Cost, String> {
 pub fn write(data: &Fresh, bytes: u64) -> Result<Duration, String> {
     let failed = |error: std::io::Error| format!("writing to {}: {error}", data.path().display());
     let path = data.path().join("written");
-    let piece = vec![0x5a; 1 << 20];
+    let piece = vec![0x5a; PIECE];
     let begun = Instant::now();
     let mut file = std::fs::File::create(&path).map_err(failed)?;
     let mut left = bytes;
@@ -55,6 +59,37 @@ pub fn write(data: &Fresh, bytes: u64) -> Result<Duration, String> {
     let took = begun.elapsed();
     std::fs::remove_file(&path).map_err(failed)?;
     Ok(took)
+}
+
+/// The processor time of a thread that receives a number of bytes over loopback, hashes them once and writes them to a
+/// file. No pull that only copies takes less.
+pub fn copy(data: &Fresh, bytes: u64) -> Result<Duration, String> {
+    let failed = |error: std::io::Error| format!("a copy to {}: {error}", data.path().display());
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let path = data.path().join("copied");
+    std::thread::scope(|scope| {
+        let sent = scope.spawn(move || {
+            let mut stream = listener.accept()?.0;
+            std::io::copy(&mut std::io::repeat(0x5a).take(bytes), &mut BufWriter::with_capacity(PIECE, &mut stream))
+        });
+        let received = scope.spawn(|| {
+            let (mut stream, mut file) = (TcpStream::connect(address)?, std::fs::File::create(&path)?);
+            let (mut hash, mut piece, before) = (Sha256::new(), vec![0; PIECE], thread_time());
+            loop {
+                let length = stream.read(&mut piece)?;
+                if length == 0 {
+                    std::hint::black_box(hash.finalize());
+                    return Ok(thread_time().saturating_sub(before));
+                }
+                hash.update(&piece[..length]);
+                file.write_all(&piece[..length])?;
+            }
+        });
+        let received = received.join().unwrap_or_else(|_| Err(std::io::Error::other("the receiver panicked")));
+        let sent = sent.join().unwrap_or_else(|_| Err(std::io::Error::other("the sender panicked")));
+        sent.and(received).and_then(|took| std::fs::remove_file(&path).map(|()| took)).map_err(failed)
+    })
 }
 
 fn hash_twice(layer: &LayerFiles) {

@@ -2,7 +2,6 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,6 +18,7 @@ use super::{
     sample::Sample,
 };
 use crate::{
+    containerd::Containerd,
     docker::Docker,
     ours::Ours,
     process::{processor_time, until_done},
@@ -177,10 +177,9 @@ impl Arena<'_> {
 
     fn containerd(&self, reference: &str, snapshotter: &str) -> Result<Sample, String> {
         let data = self.workdir.fresh("readiness");
-        let docker = Docker::start(self.workdir, data.path())?;
-        let address = text(&docker.containerd());
-        let ctr = |args: &[&str]| until_done(Command::new("ctr").args(["--address", &address]).args(args));
-        let listed = Command::new("ctr").args(["--address", &address, "plugins", "ls"]).output();
+        let containerd = Containerd::start(self.workdir, data.path(), snapshotter)?;
+        let ctr = |args: &[&str]| until_done(containerd.client().args(args));
+        let listed = containerd.client().args(["plugins", "ls"]).output();
         let listed = listed.map_err(|error| format!("ctr: {error}"))?;
         if !has_snapshotter(&String::from_utf8_lossy(&listed.stdout), snapshotter) {
             return Err(format!("this containerd has no snapshotter {snapshotter}"));
@@ -189,9 +188,7 @@ impl Arena<'_> {
         let memory = (MEMORY << 20).to_string();
         let limits = ["--net-host", "--null-io", "--detach", "--memory-limit", &memory];
         let run = [["run", "--snapshotter", snapshotter].as_slice(), &limits, &[reference, NAME]].concat();
-        // Of both daemons, containerd pulls.
-        let daemons: Vec<i32> = docker.daemons().into_iter().skip(1).collect();
-        let sample = self.peer(&daemons, || {
+        let sample = self.peer(&[containerd.pid()], || {
             let pulled = ctr(&pull)?;
             ctr(&run)?;
             Ok(pulled)
