@@ -1,5 +1,6 @@
 //! The form in which this node stores the layers of images.
 
+use host::verity;
 use image_store::{LayerFormat, SampleImage, Store, StoreConfig, StoreError};
 use runtime::layer_image_problem;
 
@@ -15,6 +16,21 @@ pub fn open_store(config: &PluginConfig) -> Result<Store, StoreError> {
 /// Why layers are unpacked into directories although the configuration allows images.
 pub fn image_problem(config: &PluginConfig) -> Option<String> {
     if wants_images(config) { try_image(config).unwrap_or_else(Some) } else { None }
+}
+
+/// Why the kernel cannot verify the blocks of layers, although the configuration asks for it.
+pub fn fs_verity_problem(config: &PluginConfig) -> Option<String> {
+    if !config.fs_verity {
+        return None;
+    }
+    if !can_mount_images(config) {
+        return Some("they are files in directories".to_owned());
+    }
+    match verity::is_supported(&config.data_dir) {
+        Ok(true) => None,
+        Ok(false) => Some("the kernel or the file system of data_dir has no fs-verity".to_owned()),
+        Err(error) => Some(format!("trying it in {}: {error}", config.data_dir.display())),
+    }
 }
 
 fn wants_images(config: &PluginConfig) -> bool {
@@ -72,5 +88,8 @@ mod tests {
         assert_eq!(disk.path().join("containers").read_dir().unwrap().count(), 0, "the trial mount leaves nothing");
         open_store(&allowed).unwrap();
         assert!(works || open_store(&config(memory.path())).is_ok());
+        let verified = PluginConfig { fs_verity: true, ..config(memory.path()) };
+        assert_eq!(fs_verity_problem(&verified).as_deref(), Some("they are files in directories"));
+        assert_eq!(fs_verity_problem(&config(memory.path())), None, "it is not asked for");
     }
 }

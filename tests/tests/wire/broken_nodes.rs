@@ -268,6 +268,11 @@ async fn missing_programs_and_foreign_filters_are_found() {
                      nft add chain inet other forward \"{ type filter hook forward priority 0; policy drop; }\"
                      exec \"$@\"' bash \"$@\"";
     all_are_found(vec![
+        Breakage::config(
+            "layers that cannot be verified",
+            json!({"fs_verity": true, "layer_format": "directory"}),
+            ["fs-verity", "error", "files in directories"],
+        ),
         Breakage::config("no CNI plugins", cni, ["cni", "warning", "bridge, firewall"]),
         Breakage::script("no nft", hidden("nft"), ["filters", "warning", "install nftables"]),
         Breakage::script("no iptables", hidden("iptables"), ["iptables", "warning", "install iptables"]),

@@ -21,6 +21,8 @@ pub struct Kernel {
     pub release: String,
     /// Why layers cannot be EROFS images; `None` if they can, or shall not be.
     pub layer_image_problem: Option<String>,
+    /// Why the blocks of layers are not verified; `None` if they are, or shall not be.
+    pub fs_verity_problem: Option<String>,
     /// The cgroup version is 1.
     pub cgroup_v1: bool,
     /// The controllers that are switched on.
@@ -40,6 +42,14 @@ pub struct Kernel {
 /// Judges it.
 pub fn judge(kernel: &Kernel) -> Vec<Finding> {
     let mut findings = vec![version(&kernel.release), layers(kernel)];
+    if let Some(problem) = &kernel.fs_verity_problem {
+        findings.push(Finding::error(
+            "fs-verity",
+            format!("no task starts: fs_verity is on, and layers cannot be protected: {problem}"),
+            "use Linux 6.15 with data_dir on btrfs, or on ext4 with the feature `verity` (tune2fs -O verity), or \
+             remove fs_verity from the plugin block",
+        ));
+    }
     findings.extend(controllers(kernel));
     if kernel.swap_uncounted {
         findings.push(Finding::warning(
@@ -203,6 +213,7 @@ mod tests {
             (Kernel { release: "5.19".into(), ..good() }, "kernel", Warning, "older than 6.1"),
             (Kernel { release: "custom".into(), ..good() }, "kernel", Warning, "unknown"),
             (Kernel { layer_image_problem: Some("on tmpfs".into()), ..good() }, "layers", Warning, "on tmpfs"),
+            (Kernel { fs_verity_problem: Some("no".into()), ..good() }, "fs-verity", Error, "remove fs_verity"),
             (without("memory"), "controllers", Error, "cgroup_enable=memory"),
             (without("pids"), "controllers", Warning, "cgroup_disable=pids"),
             (delegated(&["memory", "cpu", "cpuset"]), "controllers", Warning, "`pids` is not delegated"),
