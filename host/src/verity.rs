@@ -51,12 +51,12 @@ pub fn enable(path: &Path) -> io::Result<Enabled> {
 }
 
 /// Whether the files of a directory can be protected: the kernel has fs-verity, and so has the file system. Tries it
-/// with a new file, which is removed.
+/// with a new file, which is removed. After a kill it is left, with the name of a temporary file (`.tmp-…`).
 ///
 /// # Errors
 /// The directory cannot be written, or its file system fails.
 pub fn is_supported(directory: &Path) -> io::Result<bool> {
-    let path = directory.join(format!(".fs-verity.{}", std::process::id()));
+    let path = directory.join(format!(".tmp-fs-verity-{}", std::process::id()));
     let enabled = fs::write(&path, [0]).and_then(|()| enable(&path));
     let removed = fs::remove_file(&path);
     let supported = match enabled {
@@ -74,7 +74,7 @@ pub fn is_supported(directory: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    // A file system with fs-verity is mounted in tests/cases/fs_verity.rs of the image store.
+    // tests/tests/wire/fs_verity.rs has a file system with fs-verity.
     #[test]
     fn a_file_system_without_it_is_left_as_it_was() {
         let memory = tempfile::tempdir_in("/dev/shm").unwrap();

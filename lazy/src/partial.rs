@@ -266,7 +266,7 @@ impl PartialLayer {
         if let Ok(mut hashed) = self.hashed.try_lock()
             && let Err(error) = hashed.go_on(image, self.range_of(last).end)
         {
-            // The check of the whole image reads it again, and reports a failure.
+            // The check of the whole image goes on here, and reports a failure.
             tracing::debug!(layer = %self.description.digest, %error, "the beginning of a layer is not hashed");
         }
     }

@@ -182,7 +182,9 @@ impl LocalStore {
     /// Removes what ended processes and other boots left behind, and syncs the layers of this boot.
     pub(crate) fn sweep(&self) -> Result<SweepReport, StoreError> {
         let report = sweep::sweep(&self.layout)?;
-        self.protect()?;
+        if let Err(error) = self.protect() {
+            tracing::warn!(%error, "layers are not protected by fs-verity");
+        }
         Ok(report)
     }
 

@@ -23,6 +23,8 @@ use crate::error::StoreError;
 /// Tries whether layers can be protected here.
 pub(super) fn check(layout: &Layout) -> Result<(), StoreError> {
     let path = layout.root();
+    // A sweep of another process removes temporary files.
+    let _adding = layout.lock_shared()?;
     let problem = if layout.format != LayerFormat::Erofs {
         "they are files in directories"
     } else if !verity::is_supported(path).map_err(StoreError::io("trying fs-verity in", path))? {
@@ -65,7 +67,7 @@ pub(super) fn damaged(layout: &Layout, inode: u64, offset: u64) -> Result<Option
             continue;
         }
         let read = File::open(&image).and_then(|file| file.read_exact_at(&mut [0], offset));
-        // Another file system has files with the same numbers.
+        // The record may be about the file of another file system that has the same number.
         if !read.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::IO)) {
             continue;
         }
