@@ -117,6 +117,28 @@ async fn half_an_image_is_completed_without_what_is_here() {
     }
 }
 
+/// A layer is synced some time after its last byte came. A power cut before that may lose any of its data.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_streamed_is_fetched_again_if_the_power_goes_before_its_sync() {
+    let Some(bench) = bench() else { return };
+    let reference = bench.push("team/app:1", &image());
+    let store = next_plugin(&bench);
+    let mut events = events(&store);
+    acquire(&store, &reference, "task").await.unwrap();
+    next(&mut events, is_complete).await;
+    drop(store);
+    let layer = fs::read_dir(bench.root().join("layers")).unwrap().next().unwrap().unwrap().path();
+    let record = layer.join("meta.json");
+    let mut meta: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    meta["boot_id"] = "another".into();
+    meta["synced"] = false.into();
+    fs::write(&record, meta.to_string()).unwrap();
+    lose(&layer, 512 << 10, 8192);
+    let store = next_plugin(&bench);
+    assert_eq!(bench.layer_count(), 0);
+    assert_usable(&bench, &store, &reference, "").await;
+}
+
 /// What is lost, and a function that loses it.
 type Cut<'a> = (&'a str, &'a dyn Fn(&Path));
 
