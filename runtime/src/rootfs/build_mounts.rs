@@ -26,7 +26,7 @@ use rustix::{
 
 use super::{
     empty_namespace::EmptyNamespace,
-    mount_tree::{attach_tree, clone_tree},
+    mount_tree::{attach_tree, clone_one, clone_tree},
 };
 use crate::{
     error::{Context, RuntimeError, StartError, StartErrorKind},
@@ -56,7 +56,9 @@ impl BuildMounts {
             mounts.add(Path::new(path))?;
         }
         mounts.add(data_dir)?;
-        mounts.add(task.path())?;
+        // Nothing is mounted below it. A copy with what is below looks at every mount on the same file system, and
+        // Nomad makes two for each task.
+        mounts.add_copy(task.path(), clone_one)?;
         for layer in plan.all_layers() {
             mounts.add_unless_covered(&layer)?;
         }
@@ -82,8 +84,16 @@ impl BuildMounts {
     }
 
     fn add(&mut self, path: &Path) -> Result<(), RuntimeError> {
+        self.add_copy(path, clone_tree)
+    }
+
+    fn add_copy(
+        &mut self,
+        path: &Path,
+        copy: impl FnOnce(&Path) -> rustix::io::Result<OwnedFd>,
+    ) -> Result<(), RuntimeError> {
         let clone = || -> io::Result<OwnedFd> {
-            let tree = clone_tree(path)?;
+            let tree = copy(path)?;
             set_propagation(tree.as_fd(), PropagationType::Slave)?;
             Ok(tree)
         };
