@@ -1,4 +1,4 @@
-//! Layers whose blocks the kernel verifies when it reads them from disk (fs-verity).
+//! Protects layers by fs-verity: the kernel verifies each block that it reads from disk.
 //!
 //! - Only a layer in an EROFS image is protected. The rest of the store can be checked by its digests.
 //! - A layer is protected after it is synced, in the background. A kill leaves it as it was, and the next sync or the

@@ -1,5 +1,4 @@
-//! Layers whose blocks the kernel verifies (fs-verity). It needs a kernel that has it: that of the virtual machine with
-//! Linux 6.18.
+//! Layers are protected by fs-verity. The tests need a kernel that has it, such as Linux 6.18 in the virtual machine.
 
 use std::{
     fs::{self, File},
