@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use layer::{Digest, buffers::Buffers, stream::Piece};
+use layer::{Digest, buffers::{Buffer, Buffers}, stream::Piece};
 use reqwest::{Method, Response, StatusCode, header};
 use tokio::sync::mpsc;
 
@@ -21,11 +21,53 @@ use crate::{error::PullError, progress::LayerMeter};
 /// do not count, so that a registry cannot keep a pull going with a few bytes per connection.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
-/// The target of a blob.
+/// The target of a blob. A connection delivers small pieces, with TLS at most 16 KiB, and each piece that is sent wakes
+/// the receiver. So they are gathered.
 struct Sink<'a> {
     pieces: &'a mpsc::Sender<Piece>,
     meter: &'a LayerMeter,
     buffers: Buffers,
+    /// What was not sent yet. It stays when a connection breaks.
+    gathered: Option<Buffer>,
+}
+
+/// The receiver of the pieces is gone. Its own result tells why.
+struct Unreceived;
+
+impl Sink<'_> {
+    /// Takes bytes, and sends each buffer that is full.
+    async fn write(&mut self, mut chunk: Bytes) -> Result<(), Unreceived> {
+        self.meter.add_bytes(chunk.len() as u64);
+        // The whole chunk is copied before the first wait: the connection reuses the memory of the chunk for the next
+        // read, and allocates new memory while a part of the chunk is still held.
+        let mut full = Vec::new();
+        while !chunk.is_empty() {
+            let mut buffer = self.gathered.take().unwrap_or_else(|| self.buffers.take());
+            chunk.advance(buffer.copy(&chunk));
+            if buffer.space().is_empty() {
+                full.push(buffer);
+            } else {
+                self.gathered = Some(buffer);
+            }
+        }
+        drop(chunk);
+        for buffer in full {
+            self.send(buffer).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what was gathered.
+    async fn flush(&mut self) -> Result<(), Unreceived> {
+        match self.gathered.take() {
+            Some(buffer) => self.send(buffer).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn send(&self, buffer: Buffer) -> Result<(), Unreceived> {
+        self.pieces.send(Piece::Data(Bytes::from_owner(buffer))).await.map_err(|_| Unreceived)
+    }
 }
 
 /// Streams a blob from the first host that delivers it. Each host continues where the one before failed.
@@ -35,11 +77,11 @@ pub(crate) async fn stream_blob(
     pieces: &mpsc::Sender<Piece>,
     meter: &LayerMeter,
 ) -> Result<(), PullError> {
-    let sink = Sink { pieces, meter, buffers: Buffers::default() };
+    let mut sink = Sink { pieces, meter, buffers: Buffers::default(), gathered: None };
     let mut offset = 0;
     let mut result = Ok(());
     for session in sessions {
-        result = session.stream_blob((digest, size), &mut offset, &sink).await;
+        result = session.stream_blob((digest, size), &mut offset, &mut sink).await;
         match &result {
             Ok(()) => break,
             Err(_) if pieces.is_closed() => break,
@@ -56,7 +98,7 @@ impl Session {
         &self,
         (digest, size): (&Digest, u64),
         offset: &mut u64,
-        sink: &Sink<'_>,
+        sink: &mut Sink<'_>,
     ) -> Result<(), PullError> {
         let what = format!("blob {}@{}", self.repository, digest);
         let url = self.url("blobs", digest.as_str())?;
@@ -123,7 +165,7 @@ impl Session {
         size: u64,
         offset: &mut u64,
         what: &str,
-        sink: &Sink<'_>,
+        sink: &mut Sink<'_>,
     ) -> Result<(), Failure> {
         let mut skip = self.position(&response, size, *offset, what)?;
         loop {
@@ -145,32 +187,20 @@ impl Session {
             if next > size {
                 return Err(body::wrong_size(what, size, next).into());
             }
-            // The whole chunk is copied before the first wait: the connection reuses the memory of the chunk for the
-            // next read, and allocates new memory while a part of the chunk is still held.
-            let mut filled = Vec::new();
-            while !chunk.is_empty() {
-                let mut buffer = sink.buffers.take();
-                chunk.advance(buffer.copy(&chunk));
-                filled.push(buffer);
-            }
-            drop(chunk);
-            for buffer in filled {
-                let length = buffer.as_ref().len() as u64;
-                if sink.pieces.send(Piece::Data(Bytes::from_owner(buffer))).await.is_err() {
-                    let problem = "the unpacker stopped reading".to_owned();
-                    let host = self.host.name().to_owned();
-                    return Err(PullError::Network { host, what: what.to_owned(), problem }.into());
-                }
-                sink.meter.add_bytes(length);
-                *offset += length;
-            }
+            *offset = next;
+            sink.write(chunk).await.map_err(|_| self.unreceived(what))?;
         }
         if *offset == size {
-            return Ok(());
+            return sink.flush().await.map_err(|_| self.unreceived(what));
         }
         let problem = format!("the body ended after {} of {} bytes", *offset, size);
         let error = PullError::Network { host: self.host.name().to_owned(), what: what.to_owned(), problem };
         Err(Failure { error, retry: Some(Duration::ZERO) })
+    }
+
+    fn unreceived(&self, what: &str) -> Failure {
+        let problem = "the unpacker stopped reading".to_owned();
+        PullError::Network { host: self.host.name().to_owned(), what: what.to_owned(), problem }.into()
     }
 
     /// The number of bytes at the start of this response that the sink already has.
