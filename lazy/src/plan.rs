@@ -2,8 +2,8 @@
 //!
 //! Reads that wait come first, the oldest of them first of all. The chunks that a profile names come next. The start of
 //! a task waits for all of them, so their order does not matter, and few large requests are better than many small
-//! ones. The rest streams in the background, in the order of the file. A background job reserves no chunk: a read that
-//! waits for one of its chunks is served by a job of its own.
+//! ones. The rest streams in the background, in the order of the file. A background job reserves no chunk from reads: a
+//! read that waits for one of its chunks is served by a job of its own.
 
 use std::{
     ops::Range,
@@ -14,6 +14,9 @@ use std::{
 const AHEAD: usize = 4;
 /// Chunks of one background job.
 const STREAM: usize = 256;
+/// Background jobs of a layer that run at the same time. While one transfers, the next one has sent its request and
+/// waits for the answer. With one, each part between chunks that are here costs the link a round trip.
+const STREAMS: usize = 2;
 /// Chunks of one job for a profile. Several such jobs run at the same time.
 const FIRST: usize = 64;
 /// Missing chunks between two parts of a profile that are fetched with them. On a link of 1 Gbit/s they take as long as
@@ -48,7 +51,8 @@ pub(crate) struct Plan {
     missing: usize,
     /// Chunks at the beginning that are all here.
     leading: usize,
-    streaming: bool,
+    /// Chunks of the background jobs that run.
+    streaming: Vec<Range<usize>>,
     failures: u32,
     /// When reads and the background may try again after a failure.
     retries: Option<(Instant, Instant)>,
@@ -62,7 +66,7 @@ impl Plan {
             reserved: vec![false; present.len()],
             missing: present.iter().filter(|present| !**present).count(),
             leading: present.iter().take_while(|present| **present).count(),
-            streaming: false,
+            streaming: Vec::new(),
             failures: 0,
             retries: None,
         }
@@ -108,15 +112,16 @@ impl Plan {
         Some(start..end)
     }
 
-    /// Begins a background job, if none runs.
+    /// Begins a background job, if not enough of them run.
     pub(crate) fn stream(&mut self, now: Instant) -> Option<Range<usize>> {
-        if self.streaming || self.retries.is_some_and(|(_, stream)| stream > now) {
+        if self.streaming.len() >= STREAMS || self.retries.is_some_and(|(_, stream)| stream > now) {
             return None;
         }
-        let start = self.present.iter().position(|present| !present)?;
+        let free = |chunk: &usize| !self.present[*chunk] && !self.streaming.iter().any(|job| job.contains(chunk));
+        let start = (self.leading..self.present.len()).find(free)?;
         let most = (start + STREAM).min(self.present.len());
-        let end = (start..most).find(|chunk| self.present[*chunk]).unwrap_or(most);
-        self.streaming = true;
+        let end = (start..most).find(|chunk| !free(chunk)).unwrap_or(most);
+        self.streaming.push(start..end);
         Some(start..end)
     }
 
@@ -161,7 +166,7 @@ impl Plan {
     pub(crate) fn ended(&mut self, reason: Reason, chunks: Range<usize>, failed: Option<Instant>) {
         match reason {
             Reason::Demand | Reason::First => self.reserved[chunks].fill(false),
-            Reason::Stream => self.streaming = false,
+            Reason::Stream => self.streaming.retain(|job| *job != chunks),
         }
         if let Some(now) = failed {
             let pause = PAUSE * 2u32.saturating_pow(self.failures.min(16));
@@ -271,20 +276,32 @@ mod tests {
     }
 
     #[test]
-    fn one_background_job_goes_from_gap_to_gap_and_never_stops_a_read() {
-        let (mut plan, now) = (plan("xx..x.."), Instant::now());
-        assert_eq!(plan.stream(now), Some(2..4));
-        assert_eq!(plan.stream(now), None);
+    fn two_background_jobs_go_from_gap_to_gap_and_never_stop_a_read() {
+        let (mut plan, now) = (plan("xx..x..x."), Instant::now());
+        assert_eq!([(); 3].map(|()| plan.stream(now)), [Some(2..4), Some(5..7), None]);
         assert_eq!(plan.demand(now, 3..4), Some(3..4));
         plan.arrived(2);
         plan.arrived(3);
         plan.arrived(3);
         plan.ended(Reason::Stream, 2..4, None);
-        assert_eq!(plan.stream(now), Some(5..7));
-        assert_eq!(plan.missing(), 2);
+        assert_eq!([(); 2].map(|()| plan.stream(now)), [Some(8..9), None]);
+        assert_eq!(plan.missing(), 3);
         plan.arrived(5);
+        plan.ended(Reason::Stream, 5..7, Some(now));
+        assert_eq!(plan.stream(now), None);
+        assert_eq!(plan.stream(now + PAUSE), Some(6..7));
         plan.arrived(6);
+        plan.arrived(8);
         assert!(plan.is_complete());
+    }
+
+    #[test]
+    fn background_jobs_of_a_layer_do_not_overlap() {
+        let (mut plan, now) = (plan(&".".repeat(3 * STREAM)), Instant::now());
+        assert_eq!([(); 2].map(|()| plan.stream(now)), [Some(0..STREAM), Some(STREAM..2 * STREAM)]);
+        plan.ended(Reason::Stream, 0..STREAM, None);
+        // What the first job did not fetch is the next one.
+        assert_eq!([(); 2].map(|()| plan.stream(now)), [Some(0..STREAM), None]);
     }
 
     #[test]
