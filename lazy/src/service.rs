@@ -31,6 +31,10 @@ pub struct ServiceLock(Slots);
 impl ServiceLock {
     /// Takes the lock. `events` is a file that only this crate uses; it outlives the process.
     ///
+    /// A process that was killed right after its start can have the lock for another tenth of a second, although it was
+    /// reaped: the file is mapped, and the kernel keeps the memory of a process with threads a little longer (seen with
+    /// Linux 6.18 on 16 processors).
+    ///
     /// # Errors
     /// Another process serves ([`LazyError::Served`]), or the file system fails.
     pub fn acquire(events: &Path) -> Result<Self, LazyError> {

@@ -162,7 +162,8 @@ fn play() {
     };
     let directory = scene.join("layer");
     let events = scene.join("events");
-    let lock = ServiceLock::acquire(&events).unwrap();
+    // The memory of a killed process ends after the process, and keeps the lock until then.
+    let lock = ServiceLock::wait(&events).unwrap();
     let before = PartialLayer::open(&directory, &Limits::default()).unwrap();
     let served = match std::env::var(HOLDER) {
         Ok(holder) => {
