@@ -3,22 +3,17 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    process::Command,
 };
 
 use fixtures::must::Must;
-use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{
-    process::until_done,
-    workdir::{WorkDirectory, text},
-};
+use crate::{daemon::Daemon, process::until_done, workdir::WorkDirectory};
 
 /// A running daemon.
 #[derive(Debug)]
 pub struct Containerd {
-    child: Child,
+    daemon: Daemon,
     socket: PathBuf,
 }
 
@@ -28,44 +23,27 @@ impl Containerd {
         let (run, state) = (workdir.directory("containerd"), workdir.memory("containerd"));
         let (configuration, socket) = (run.join("config.toml"), state.join("socket"));
         fs::write(&configuration, config(&data.join("containerd"), &state, &socket, snapshotter)).must("a file");
-        let log = fs::File::create(run.join("log")).must("a log for containerd");
         let mut command = Command::new("containerd");
-        command.arg("--config").arg(&configuration).args(["--log-level", "error"]).stdin(Stdio::null());
-        command.stdout(log.try_clone().must("the log")).stderr(log);
-        let child = command.spawn().map_err(|error| format!("containerd: {error}"))?;
-        let mut containerd = Self { child, socket };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        // There is no notification when the daemon is ready, so this polls.
-        while until_done(containerd.client().arg("version")).is_err() {
-            if Instant::now() > deadline || matches!(containerd.child.try_wait(), Ok(Some(_))) {
-                let said = fs::read_to_string(run.join("log")).unwrap_or_default();
-                return Err(format!("containerd does not run here: {}", said.lines().last().unwrap_or("no output")));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(containerd)
+        command.arg("--config").arg(&configuration).args(["--log-level", "error"]);
+        let answers = || until_done(client(&socket).arg("version")).is_ok();
+        Ok(Self { daemon: Daemon::start(&mut command, &run, answers)?, socket })
     }
 
     /// Its client.
     pub fn client(&self) -> Command {
-        let mut command = Command::new("ctr");
-        command.args(["--address", &text(&self.socket)]);
-        command
+        client(&self.socket)
     }
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.child.id().cast_signed()
+        self.daemon.pid()
     }
 }
 
-impl Drop for Containerd {
-    fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.pid()) {
-            kill_process(pid, Signal::TERM).ok();
-        }
-        self.child.wait().ok();
-    }
+fn client(socket: &Path) -> Command {
+    let mut command = Command::new("ctr");
+    command.arg("--address").arg(socket);
+    command
 }
 
 /// The configuration. Since containerd 2 the daemon unpacks only for the snapshotters that it names.

@@ -1,19 +1,17 @@
 //! dockerd with its own data directories: by its command line, and by its API as Nomad's docker driver uses it.
 
 use std::{
-    fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use fixtures::must::Must;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
 use crate::{
+    daemon::Daemon,
     process::{MEMORY, READY, SAY_READY, until_done, until_ready},
     workdir::{WorkDirectory, text},
 };
@@ -25,7 +23,8 @@ const DAEMON: &str = "/usr/sbin/dockerd";
 /// A running daemon with its own containerd.
 #[derive(Debug)]
 pub struct Docker {
-    child: Child,
+    // Only SIGTERM makes the daemon end its containers and its containerd.
+    daemon: Daemon,
     socket: PathBuf,
     exec_root: PathBuf,
 }
@@ -45,28 +44,12 @@ impl Docker {
     fn launch(workdir: &WorkDirectory, data: &Path, network: &[&str]) -> Result<Self, String> {
         let run = workdir.directory("docker-run");
         let (socket, exec_root) = (run.join("socket"), workdir.memory("docker"));
-        let log = fs::File::create(run.join("log")).must("a log for dockerd");
         let mut command = Command::new(DAEMON);
         command.arg("--data-root").arg(data.join("docker")).arg("--exec-root").arg(&exec_root);
         command.arg("--host").arg(format!("unix://{}", socket.display())).arg("--pidfile").arg(run.join("pid"));
-        command
-            .args(network)
-            .args(["--log-level", "error"])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().must("the log"))
-            .stderr(log);
-        let child = command.spawn().map_err(|error| format!("{DAEMON}: {error}"))?;
-        let mut docker = Self { child, socket, exec_root };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        // There is no notification when the daemon is ready, so this polls.
-        while docker.call("GET", "/_ping", &Json::Null).is_err() {
-            if Instant::now() > deadline || matches!(docker.child.try_wait(), Ok(Some(_))) {
-                let said = fs::read_to_string(run.join("log")).unwrap_or_default();
-                return Err(format!("dockerd does not run here: {}", said.lines().last().unwrap_or("no output")));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(docker)
+        command.args(network).args(["--log-level", "error"]);
+        let answers = || call(&socket, "GET", "/_ping", &Json::Null).is_ok();
+        Ok(Self { daemon: Daemon::start(&mut command, &run, answers)?, socket, exec_root })
     }
 
     /// The address of the API.
@@ -91,14 +74,9 @@ impl Docker {
         until_done(self.client().args(["pull", "--quiet", image]))
     }
 
-    /// The socket of its containerd.
-    pub fn containerd(&self) -> PathBuf {
-        self.exec_root.join("containerd/containerd.sock")
-    }
-
     /// Process ids of the daemon and its containerd.
     pub fn daemons(&self) -> Vec<i32> {
-        let own = self.child.id().cast_signed();
+        let own = self.daemon.pid();
         let containerd = fixtures::process::children(own).into_iter().filter(|(_, line)| line.contains("containerd"));
         std::iter::once(own).chain(containerd.map(|(pid, _)| pid)).collect()
     }
@@ -189,27 +167,8 @@ impl Docker {
         if answer.starts_with("HTTP/1.1 101") { Ok(stream) } else { Err(answer) }
     }
 
-    /// Sends one request to the daemon and returns the answer's unchanged body.
     fn call(&self, method: &str, path: &str, body: &Json) -> Result<String, String> {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let exchange = || {
-            let mut stream = UnixStream::connect(&self.socket)?;
-            stream.write_all(request.as_bytes())?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer)?;
-            Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
-        };
-        let answer = exchange().map_err(|error| format!("{method} {path}: {error}"))?;
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        match head.split(' ').nth(1) {
-            Some(status) if status.starts_with('2') => Ok(body.to_owned()),
-            _ => Err(format!("{method} {path}: {answer}")),
-        }
+        call(&self.socket, method, path, body)
     }
 }
 
@@ -223,12 +182,25 @@ fn field(body: &str, name: &str) -> Result<String, String> {
     json_of(body)[name].as_str().map(str::to_owned).ok_or_else(|| format!("no {name} in {body}"))
 }
 
-impl Drop for Docker {
-    fn drop(&mut self) {
-        // Only SIGTERM makes the daemon end its containers and its containerd.
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            kill_process(pid, Signal::TERM).ok();
-        }
-        self.child.wait().ok();
+/// Sends one request to the daemon and returns the answer's unchanged body.
+fn call(socket: &Path, method: &str, path: &str, body: &Json) -> Result<String, String> {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let exchange = || {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = exchange().map_err(|error| format!("{method} {path}: {error}"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    match head.split(' ').nth(1) {
+        Some(status) if status.starts_with('2') => Ok(body.to_owned()),
+        _ => Err(format!("{method} {path}: {answer}")),
     }
 }

@@ -5,6 +5,7 @@
 //! files are in one directory and on loop devices. Both are removed at the end, also after a failure.
 
 mod containerd;
+mod daemon;
 mod docker;
 mod exec;
 mod image_volume;

@@ -8,6 +8,7 @@ mod table;
 use std::{path::Path, process::Command};
 
 use crate::{
+    containerd::Containerd,
     docker::Docker,
     images::{self, Large},
     ours::Contenders,
@@ -123,20 +124,13 @@ const CONTENDERS: [(&str, Contender); 4] = [
         let podman = Podman::find(workdir, data, "runc")?;
         cost::watch(&[], || podman.pull(image))
     }),
-    ("containerd, ctr images pull", containerd),
+    ("containerd, ctr images pull", |workdir, data, image| {
+        let containerd = Containerd::start(workdir, data.path(), "overlayfs")?;
+        let pull = || until_done(containerd.client().args(["images", "pull", "--plain-http", image]));
+        cost::watch(&[containerd.pid()], pull)
+    }),
     ("skopeo copy + umoci unpack", skopeo_and_umoci),
 ];
-
-/// dockerd's containerd. Its root is on the same file system.
-fn containerd(workdir: &WorkDirectory, data: &Fresh, image: &str) -> Result<Cost, String> {
-    let docker = Docker::start(workdir, data.path())?;
-    let address = text(&docker.containerd());
-    // Of both daemons, this one pulls.
-    let daemons: Vec<i32> = docker.daemons().into_iter().skip(1).collect();
-    let pull =
-        || until_done(Command::new("ctr").args(["--address", &address, "images", "pull", "--plain-http", image]));
-    cost::watch(&daemons, pull)
-}
 
 fn skopeo_and_umoci(_: &WorkDirectory, data: &Fresh, image: &str) -> Result<Cost, String> {
     if !exists("skopeo") || !exists("umoci") {
