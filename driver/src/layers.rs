@@ -1,6 +1,5 @@
 //! The form in which this node stores the layers of images.
 
-use host::verity;
 use image_store::{LayerFormat, SampleImage, Store, StoreConfig, StoreError};
 use runtime::layer_image_problem;
 
@@ -9,8 +8,7 @@ use crate::config::{PluginConfig, RootChoice};
 /// Opens the image store. Layers are stored as file system images if the configuration allows it and a mount of a
 /// sample works.
 pub fn open_store(config: &PluginConfig) -> Result<Store, StoreError> {
-    let layers = if can_mount_images(config) { LayerFormat::Erofs } else { LayerFormat::Directory };
-    Store::open(StoreConfig { layers, ..config.store() })
+    Store::open(StoreConfig { layers: format(config), ..config.store() })
 }
 
 /// Why layers are unpacked into directories although the configuration allows images.
@@ -23,14 +21,15 @@ pub fn fs_verity_problem(config: &PluginConfig) -> Option<String> {
     if !config.fs_verity {
         return None;
     }
-    if !can_mount_images(config) {
-        return Some("they are files in directories".to_owned());
+    match image_store::fs_verity_problem(&config.data_dir, format(config)) {
+        Ok(problem) => problem.map(str::to_owned),
+        Err(error) => Some(error.to_string()),
     }
-    match verity::is_supported(&config.data_dir) {
-        Ok(true) => None,
-        Ok(false) => Some("the kernel or the file system of data_dir has no fs-verity".to_owned()),
-        Err(error) => Some(format!("trying it in {}: {error}", config.data_dir.display())),
-    }
+}
+
+/// The form in which layers are stored.
+fn format(config: &PluginConfig) -> LayerFormat {
+    if can_mount_images(config) { LayerFormat::Erofs } else { LayerFormat::Directory }
 }
 
 fn wants_images(config: &PluginConfig) -> bool {

@@ -45,5 +45,5 @@ pub use registry::{HostTraffic, InternalRedirects, RegistryConfig, check_registr
 pub use store::{
     Access, DiskSize, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerFormat, LayerRecord,
     LayerUsage, Outcome, Pressure, PruneReport, RemovalCause, Removals, Removed, Retention, RetentionReport, Severity,
-    StoreSize, SweepReport, fsck,
+    StoreSize, SweepReport, fs_verity_problem, fsck,
 };

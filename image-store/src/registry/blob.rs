@@ -6,7 +6,11 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use layer::{Digest, buffers::{Buffer, Buffers}, stream::Piece};
+use layer::{
+    Digest,
+    buffers::{Buffer, Buffers},
+    stream::Piece,
+};
 use reqwest::{Method, Response, StatusCode, header};
 use tokio::sync::mpsc;
 

@@ -182,9 +182,7 @@ impl LocalStore {
     /// Removes what ended processes and other boots left behind, and syncs the layers of this boot.
     pub(crate) fn sweep(&self) -> Result<SweepReport, StoreError> {
         let report = sweep::sweep(&self.layout)?;
-        if let Err(error) = self.protect() {
-            tracing::warn!(%error, "layers are not protected by fs-verity");
-        }
+        self.try_protect();
         Ok(report)
     }
 
@@ -241,6 +239,14 @@ impl LocalStore {
         if self.fs_verity { protection::protect(&self.layout) } else { Ok(true) }
     }
 
+    /// As [`Self::protect`], in the background. A failure leaves layers as they are.
+    fn try_protect(&self) -> bool {
+        self.protect().unwrap_or_else(|error| {
+            tracing::warn!(%error, "layers are not protected by fs-verity");
+            true
+        })
+    }
+
     /// The layer in which the kernel found a changed block, by the inode and the offset in its log. `None`: it is no
     /// layer, or it is known.
     pub(crate) fn damaged_layer(&self, inode: u64, offset: u64) -> Result<Option<Digest>, StoreError> {
@@ -258,16 +264,15 @@ impl LocalStore {
             store.sync_due.store(false, Ordering::Release);
             store.notify_changed();
             let syncing = Arc::clone(&store);
-            let synced = tokio::task::spawn_blocking(move || (layers::sync(&syncing.layout), syncing.protect())).await;
-            let Ok((synced, protected)) = synced else { return };
-            if let Err(error) = synced {
-                tracing::warn!(%error, "layers are not marked as synced; a power cut would have them pulled again");
-            }
-            match protected {
-                Ok(true) => {}
-                // A thread that fetched the last data of the layer still has its file open.
-                Ok(false) => store.sync_soon(),
-                Err(error) => tracing::warn!(%error, "layers are not protected by fs-verity"),
+            let synced = tokio::task::spawn_blocking(move || {
+                if let Err(error) = layers::sync(&syncing.layout) {
+                    tracing::warn!(%error, "layers are not marked as synced; a power cut would have them pulled again");
+                }
+                syncing.try_protect()
+            });
+            // A thread that fetched the last data of a layer still has its file open.
+            if matches!(synced.await, Ok(false)) {
+                store.sync_soon();
             }
         });
     }

@@ -45,6 +45,7 @@ pub(crate) use lease_record::Lease;
 pub(crate) use leasing::MountSources;
 pub(crate) use local::LocalStore;
 pub(crate) use partial::{Partial, Partials};
+pub use protection::fs_verity_problem;
 pub use removals::{RemovalCause, Removals};
 pub(crate) use retention::ReclaimTarget;
 pub use retention::{Pressure, Removed, Retention, RetentionReport};

@@ -8,6 +8,7 @@
 use std::{
     fs::File,
     os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
 };
 
 use host::verity::{self, Enabled};
@@ -20,19 +21,27 @@ use super::{
 };
 use crate::error::StoreError;
 
-/// Tries whether layers can be protected here.
+/// Why the kernel cannot verify the blocks of layers of this format in this directory; `None`: it can. Makes a temporary
+/// file there.
+///
+/// # Errors
+/// The file system fails.
+pub fn fs_verity_problem(directory: &Path, format: LayerFormat) -> Result<Option<&'static str>, StoreError> {
+    if format != LayerFormat::Erofs {
+        return Ok(Some("they are files in directories"));
+    }
+    let supported = verity::is_supported(directory).map_err(StoreError::io("trying fs-verity in", directory))?;
+    Ok(if supported { None } else { Some("the kernel or the file system has no fs-verity") })
+}
+
+/// Fails if layers cannot be protected here.
 pub(super) fn check(layout: &Layout) -> Result<(), StoreError> {
-    let path = layout.root();
     // A sweep of another process removes temporary files.
     let _adding = layout.lock_shared()?;
-    let problem = if layout.format != LayerFormat::Erofs {
-        "they are files in directories"
-    } else if !verity::is_supported(path).map_err(StoreError::io("trying fs-verity in", path))? {
-        "the kernel or the file system has no fs-verity"
-    } else {
-        return Ok(());
-    };
-    Err(StoreError::Unprotected { path: path.to_owned(), problem })
+    match fs_verity_problem(layout.root(), layout.format)? {
+        Some(problem) => Err(StoreError::Unprotected { path: layout.root().to_owned(), problem }),
+        None => Ok(()),
+    }
 }
 
 /// Protects the layers that are not protected yet. Reads each of them whole. `Ok(false)`: one is still open for
