@@ -6,7 +6,7 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufWriter, Write},
+    io::{BufRead, Write},
     os::fd::OwnedFd,
 };
 
@@ -19,9 +19,6 @@ use crate::{
     unpack::Unpacked,
 };
 
-/// Bytes that are written at once. The network delivers smaller pieces, and each write has costs of its own.
-const WRITE: usize = 1 << 20;
-
 /// Copies a native image into an empty file and checks it. `directory` is an empty directory on the same file system,
 /// `metadata` the number of bytes of the image's metadata, and `root` the root of its hash tree. Blocks.
 ///
@@ -29,12 +26,11 @@ const WRITE: usize = 1 << 20;
 /// The image is refused, the file system fails, or the blob ends before its end.
 pub fn receive(
     mut blob: BlobReader,
-    (file, directory): (File, &OwnedFd),
+    (mut file, directory): (File, &OwnedFd),
     (metadata, root): (u64, &[u8; 32]),
     limits: &Limits,
 ) -> Result<Unpacked, UnpackError> {
     let mut length = 0;
-    let mut file = BufWriter::with_capacity(WRITE, file);
     let failed = |error| UnpackError::disk("writing the native image", error);
     loop {
         let bytes = blob.fill_buf()?;
@@ -50,7 +46,6 @@ pub fn receive(
         blob.consume(count);
     }
     let (digest, blob_bytes) = blob.finish()?;
-    let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     let (image, checked) = check_file(&file, metadata, root, limits)?;
     try_attributes(&image, directory)?;
     debug_assert_eq!(checked.parts.total(), blob_bytes, "the length was checked");
