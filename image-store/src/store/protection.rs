@@ -21,8 +21,8 @@ use super::{
 };
 use crate::error::StoreError;
 
-/// Why the kernel cannot verify the blocks of layers of this format in this directory; `None`: it can. Makes a temporary
-/// file there.
+/// Why the kernel cannot verify the blocks of layers of this format in this directory. `None`: it can. A temporary file
+/// is made there.
 ///
 /// # Errors
 /// The file system fails.
