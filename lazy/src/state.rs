@@ -33,7 +33,7 @@ const FIRST: usize = 4;
 pub struct Settings {
     /// How long a read waits for its data before it fails with `EIO`.
     pub read_timeout: Duration,
-    /// Layers that stream in the background at the same time.
+    /// Requests of the background that run at the same time, of all layers.
     pub streams: usize,
     /// Reads whose data is fetched at the same time.
     pub demands: usize,
