@@ -12,8 +12,8 @@ use crate::{
     Case, Env,
     Needs::{OwnAgent, WithConsul},
     csi,
-    docker::{PAGE, patiently},
-    service::web,
+    mesh::through_the_mesh,
+    service::{PAGE, patiently, web},
 };
 
 pub const CASES: &[Case] = &[
@@ -209,10 +209,10 @@ fn with_consul(env: &Env) -> Outcome {
     })?;
     assert_eq!(patiently(|| fetch(&native))?, PAGE);
     consul.wait_check("corpus-driver", "driver", "passing", "")?;
-    for allocs in [&allocs, &env.agent.placed("init-connect", 2)?] {
-        let dashboard = of_group(allocs, "dashboard")?.task("dashboard");
+    for allocs in [allocs, env.agent.placed("init-connect", 2)?] {
+        let dashboard = of_group(&allocs, "dashboard")?.task("dashboard");
         dashboard.wait_running()?;
-        assert_eq!(patiently(|| dashboard.sh("timeout 5 wget -q -O - $COUNTING_SERVICE_URL"))?, PAGE);
+        assert_eq!(through_the_mesh(&dashboard, "$COUNTING_SERVICE_URL", &allocs)?, PAGE);
         assert_eq!(patiently(|| fetch(&format!("http://{}/", dashboard.address("http")?)))?, PAGE);
     }
     Ok(())

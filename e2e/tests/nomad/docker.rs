@@ -1,13 +1,7 @@
 //! Unchanged jobs with `driver = "docker"`: the plugin runs under docker's name, beside `oci-rs` and with the same
 //! directories.
 
-use std::{
-    fs,
-    path::Path,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use e2e::{Alloc, Failure, Job, Outcome};
 use serde_json::json;
@@ -15,7 +9,8 @@ use serde_json::json;
 use crate::{
     Case, Env,
     Needs::{OwnAgent, SharedAgent, WithConsul},
-    service::page,
+    mesh::through_the_mesh,
+    service::{PAGE, page, patiently},
 };
 
 pub const CASES: &[Case] = &[
@@ -29,7 +24,6 @@ pub const CASES: &[Case] = &[
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
-pub const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
 
 fn service(env: &Env) -> Outcome {
     let alloc = env.agent.run(&Job::new("web").driver("docker").var("image", &env.registry.image()))?;
@@ -137,7 +131,7 @@ fn injected_proxies(env: &Env) -> Outcome {
     }
     assert!(proxies[0].init()?.command.starts_with("/bin/envoy -c /secrets/envoy_bootstrap.json"));
     let web = web.task("web");
-    assert_eq!(patiently(|| web.sh("timeout 5 wget -q -O - http://127.0.0.1:9191/"))?, PAGE);
+    assert_eq!(through_the_mesh(&web, "http://127.0.0.1:9191/", &allocs)?, PAGE);
     let inlet = format!("http://{}/", gateway.address("in")?);
     assert_eq!(patiently(|| e2e::api::fetch(&inlet))?, PAGE);
     Ok(())
@@ -189,17 +183,6 @@ fn transparent_proxy(env: &Env) -> Outcome {
     let web = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == "web"));
     let web = web.ok_or_else(|| Failure("no allocation of group web".to_owned()))?.task("serve");
     web.wait_running()?;
-    assert_eq!(patiently(|| web.sh(&format!("timeout 5 wget -q -O - http://{api}:8080/")))?, PAGE);
+    assert_eq!(through_the_mesh(&web, &format!("http://{api}:8080/"), &allocs)?, PAGE);
     Ok(())
-}
-
-/// Repeats a request until the proxies have the addresses from Consul.
-pub fn patiently(ask: impl Fn() -> Outcome<String>) -> Outcome<String> {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        match ask() {
-            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(200)),
-            answer => return answer,
-        }
-    }
 }

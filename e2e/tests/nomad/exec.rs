@@ -2,7 +2,11 @@
 
 use e2e::Outcome;
 
-use crate::{Case, Env, Needs::SharedAgent, service::web};
+use crate::{
+    Case, Env,
+    Needs::SharedAgent,
+    service::{PAGE, web},
+};
 
 pub const CASES: &[Case] = &[
     ("exec_without_terminal", SharedAgent, exec_without_terminal),
@@ -98,7 +102,7 @@ fn exec_with_a_prefix(env: &Env) -> Outcome {
         "cat /task/www/index.html; tr '\\0' ' ' </proc/1/cmdline",
     ])?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.starts_with("<h1>Hello from oci-rs</h1>\n") && text.contains("/bin/serve"), "{output:?}");
+    assert!(text.starts_with(PAGE) && text.contains("/bin/serve"), "{output:?}");
     let output = alloc.exec(&["oci-rs://", "image=elsewhere.example/tools:1", "--", "true"])?;
     assert_eq!(output.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&output.stderr).contains("exec.debug_images"), "{output:?}");

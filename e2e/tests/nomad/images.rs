@@ -19,9 +19,8 @@ use crate::{
     Needs::SharedAgent,
     batch::expect_event,
     commands::{json, oci_rs},
-    docker::{PAGE, patiently},
     lifecycle::LIMIT,
-    service::{page, web},
+    service::{PAGE, page, patiently, web},
 };
 
 pub const CASES: &[Case] = &[

@@ -1,18 +1,21 @@
 //! Consul's service mesh: the driver runs sidecars with the real Envoy.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
 use e2e::{Alloc, Failure, Job, Outcome};
 
-use crate::{Case, Env, Needs::WithConsul};
+use crate::{
+    Case, Env,
+    Needs::WithConsul,
+    service::{PAGE, patiently},
+};
 
 pub const CASES: &[Case] = &[("mesh_sidecars_carry_the_traffic", WithConsul, sidecars_carry_the_traffic)];
 
-const LIMIT: Duration = Duration::from_secs(60);
-const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
+/// Where Nomad lets a proxy answer for its administrator, in the network namespace of the group.
+const ADMIN: &str = "127.0.0.2:19001";
+/// What tells why a proxy closes a connection: certificates, intentions, and addresses that it lacks or does not reach.
+const COUNTERS: &str = "cx_connect_fail|cx_total|health_flags|membership_|none_healthy|rbac|ssl\\.";
+/// `mesh-api` on the loopback of `web`.
+const UPSTREAM: &str = "http://127.0.0.1:9191/";
 
 fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
     let job = Job::new("mesh").var("image", &env.registry.image()).var("envoy", &env.registry.make("envoy")?);
@@ -27,24 +30,39 @@ fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
         task.wait_running()?;
     }
     assert!(proxy.init()?.command.starts_with("/bin/envoy -c /secrets/envoy_bootstrap.json"), "{:?}", proxy.init()?);
-    assert_eq!(ask(&web)?, PAGE);
+    assert_eq!(through_the_mesh(&web, UPSTREAM, &allocs)?, PAGE);
 
     // The connection works again after a restart of the sidecar.
     let before = proxy.init()?;
     proxy.restart()?;
     proxy.wait("another sidecar", |_| (proxy.init().ok()?.pid != before.pid).then_some(()))?;
-    assert_eq!(ask(&web)?, PAGE);
+    assert_eq!(through_the_mesh(&web, UPSTREAM, &allocs)?, PAGE);
     assert_eq!(api.task("api").restarts()?, 0);
     Ok(())
 }
 
-/// Requests `mesh-api` on the loopback of `web` until the sidecars have its address from Consul.
-fn ask(web: &Alloc) -> Outcome<String> {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        match web.sh("timeout 5 wget -q -O - http://127.0.0.1:9191/") {
-            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(200)),
-            answer => return answer,
-        }
-    }
+/// What `task` gets from `url` through the proxies, as soon as they have the addresses from Consul.
+///
+/// # Errors
+/// After a minute, with what the proxies of these allocations tell.
+pub fn through_the_mesh(task: &Alloc, url: &str, allocs: &[Alloc]) -> Outcome<String> {
+    patiently(|| task.sh(&format!("timeout 5 wget -q -O - {url}")))
+        .map_err(|Failure(text)| Failure(format!("{text}\n{}", told_by_proxies(allocs))))
+}
+
+/// States and logs of all proxies, and the clusters and counters of those beside a task with a shell.
+fn told_by_proxies(allocs: &[Alloc]) -> String {
+    let tasks = allocs.iter().flat_map(|alloc| alloc.tasks().unwrap_or_default());
+    let told = tasks.map(|task| {
+        let is_proxy = task.name().starts_with("connect-");
+        let seen = if is_proxy {
+            let log = task.log("stderr").unwrap_or_default();
+            format!("{:#?}\n{}", task.events(), String::from_utf8_lossy(&log[log.len().saturating_sub(4_000)..]))
+        } else {
+            let ask = |path| format!("wget -q -O - http://{ADMIN}/{path} | grep -E '{COUNTERS}'; ");
+            task.sh(&[ask("clusters"), ask("stats?usedonly")].concat()).unwrap_or_else(|Failure(text)| text)
+        };
+        format!("--- {} of {}\n{seen}", task.name(), task.id)
+    });
+    told.collect::<Vec<_>>().join("\n")
 }

@@ -11,7 +11,13 @@ use e2e::{
     watch,
 };
 
-use crate::{Case, Env, Needs::SharedAgent, lifecycle, recovery::kill, service::page};
+use crate::{
+    Case, Env,
+    Needs::SharedAgent,
+    lifecycle,
+    recovery::kill,
+    service::{PAGE, page},
+};
 
 pub const CASES: &[Case] = &[
     ("network_of_a_group_is_shared_by_all_hooks", SharedAgent, |env| hooks(env, "bridge")),
@@ -24,7 +30,6 @@ pub const CASES: &[Case] = &[
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
-const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
 /// The group's port for UDP requests.
 const ASK: u16 = 7007;
 

@@ -15,7 +15,7 @@ use crate::{
     invalid_jobs::refused,
     lifecycle,
     recovery::kill,
-    service::page,
+    service::{PAGE, page},
 };
 
 pub const CASES: &[Case] = &[
@@ -27,7 +27,6 @@ pub const CASES: &[Case] = &[
     ("own_network_modes", SharedAgent, modes),
 ];
 
-const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
 const ASK: u16 = 7007;
 
 fn own(env: &Env, mode: &str) -> Job {

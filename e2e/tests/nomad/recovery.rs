@@ -10,7 +10,7 @@ use crate::{
     Needs::OwnAgent,
     batch::script,
     lifecycle,
-    service::{page, web},
+    service::{PAGE, page, web},
 };
 
 pub const CASES: &[Case] = &[
@@ -66,7 +66,7 @@ fn survives(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
 /// Checks that the task has the same process and no restart, and that exec, logs and network work.
 fn unharmed(env: &Env, alloc: &Alloc, init: &process::Process) -> Outcome {
     alloc.wait_running()?;
-    assert_eq!(page(alloc)?, "<h1>Hello from oci-rs</h1>\n");
+    assert_eq!(page(alloc)?, PAGE);
     let output = alloc.exec(&["/bin/sh", "-c", "exit 9"])?;
     assert_eq!(output.status.code(), Some(9), "{output:?}");
     let output = env.agent.nomad(&["alloc", "signal", "-s", "SIGUSR1", &alloc.id])?;

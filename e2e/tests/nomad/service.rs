@@ -1,5 +1,10 @@
 //! A web service in a group network.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use e2e::{Alloc, Job, Outcome, api::fetch, watch};
 
 use crate::{Case, Env, Needs::SharedAgent, lifecycle::LIMIT, templates::wait_file};
@@ -15,6 +20,9 @@ pub const CASES: &[Case] = &[
     ("node_shows_the_driver", SharedAgent, node_shows_the_driver),
 ];
 
+/// What the image of the tests serves.
+pub const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
+
 /// Starts the web job and waits until it serves.
 pub fn web<'a>(env: &Env<'a>) -> Outcome<Alloc<'a>> {
     let alloc = env.agent.run(&Job::new("web").var("image", &env.registry.image()))?;
@@ -28,9 +36,20 @@ pub fn page(alloc: &Alloc) -> Outcome<String> {
     fetch(&format!("http://{}/", alloc.address("http")?))
 }
 
+/// Repeats a request for a minute at most, until what it needs is there: rules, addresses of proxies, records.
+pub fn patiently(ask: impl Fn() -> Outcome<String>) -> Outcome<String> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match ask() {
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(200)),
+            answer => return answer,
+        }
+    }
+}
+
 fn service_on_a_mapped_port(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    assert_eq!(page(&alloc)?, "<h1>Hello from oci-rs</h1>\n");
+    assert_eq!(page(&alloc)?, PAGE);
     // A CGI script prints the environment of the server's children.
     let seen = fetch(&format!("http://{}/cgi-bin/env", alloc.address("http")?))?;
     assert!(seen.contains("GREETING=hello from the job\n"), "{seen}");

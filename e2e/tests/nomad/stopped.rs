@@ -11,9 +11,8 @@ use crate::{
     Needs::OwnAgent,
     batch::script,
     commands::json,
-    docker::{PAGE, patiently},
     lifecycle::{self, LIMIT},
-    service::page,
+    service::{PAGE, page, patiently},
 };
 
 pub const CASES: &[Case] = &[("stopped_node_is_repaired_and_rolled_back", OwnAgent, repaired_and_rolled_back)];

@@ -16,7 +16,7 @@ use crate::{
     Needs::{OwnAgent, SharedAgent},
     batch::script,
     commands::{json, line_with},
-    docker::patiently,
+    service::patiently,
 };
 
 pub const CASES: &[Case] = &[
