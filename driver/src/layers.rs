@@ -1,5 +1,7 @@
 //! The form in which this node stores the layers of images.
 
+use std::io;
+
 use image_store::{LayerFormat, SampleImage, Store, StoreConfig, StoreError};
 use runtime::layer_image_problem;
 
@@ -13,7 +15,15 @@ pub fn open_store(config: &PluginConfig) -> Result<Store, StoreError> {
 
 /// Why layers are unpacked into directories although the configuration allows images.
 pub fn image_problem(config: &PluginConfig) -> Option<String> {
-    if wants_images(config) { try_image(config).unwrap_or_else(Some) } else { None }
+    if wants_images(config) { try_sample(config, SampleImage::new()).unwrap_or_else(Some) } else { None }
+}
+
+/// Why compressed native images are not used although others are.
+pub fn compressed_image_problem(config: &PluginConfig) -> Option<String> {
+    if format(config) != (LayerFormat::Erofs { zstd: false }) {
+        return None;
+    }
+    try_sample(config, SampleImage::compressed()).unwrap_or_else(Some)
 }
 
 /// Why the kernel cannot verify the blocks of layers, although the configuration asks for it.
@@ -29,7 +39,25 @@ pub fn fs_verity_problem(config: &PluginConfig) -> Option<String> {
 
 /// The form in which layers are stored.
 fn format(config: &PluginConfig) -> LayerFormat {
-    if can_mount_images(config) { LayerFormat::Erofs } else { LayerFormat::Directory }
+    if !wants_images(config) {
+        return LayerFormat::Directory;
+    }
+    // A kernel that mounts a compressed image mounts the others too.
+    if matches!(try_sample(config, SampleImage::compressed()), Ok(None)) {
+        return LayerFormat::Erofs { zstd: true };
+    }
+    match try_sample(config, SampleImage::new()) {
+        Ok(None) => LayerFormat::Erofs { zstd: false },
+        Ok(Some(problem)) => {
+            tracing::info!(problem, "layers are unpacked into directories");
+            LayerFormat::Directory
+        }
+        Err(error) => {
+            // The next pull will fail for the same reason, with a better error text.
+            tracing::warn!(error, "cannot tell whether layers can be images; they are unpacked into directories");
+            LayerFormat::Directory
+        }
+    }
 }
 
 fn wants_images(config: &PluginConfig) -> bool {
@@ -37,27 +65,9 @@ fn wants_images(config: &PluginConfig) -> bool {
 }
 
 /// Tries to mount a sample; `None` if it works.
-fn try_image(config: &PluginConfig) -> Result<Option<String>, String> {
-    let SampleImage { bytes, attributes } = SampleImage::new().map_err(|error| error.to_string())?;
+fn try_sample(config: &PluginConfig, sample: io::Result<SampleImage>) -> Result<Option<String>, String> {
+    let SampleImage { bytes, attributes } = sample.map_err(|error| error.to_string())?;
     layer_image_problem(&config.data_dir, &bytes, &attributes).map_err(|error| error.to_string())
-}
-
-fn can_mount_images(config: &PluginConfig) -> bool {
-    if !wants_images(config) {
-        return false;
-    }
-    match try_image(config) {
-        Ok(None) => true,
-        Ok(Some(problem)) => {
-            tracing::info!(problem, "layers are unpacked into directories");
-            false
-        }
-        Err(error) => {
-            // The next pull will fail for the same reason, with a better error text.
-            tracing::warn!(error, "cannot tell whether layers can be images; they are unpacked into directories");
-            false
-        }
-    }
 }
 
 #[cfg(test)]
@@ -74,16 +84,16 @@ mod tests {
     fn layers_are_file_system_images_only_where_mounts_work_and_the_configuration_allows_them() {
         // The kernel cannot mount an EROFS image that is a file on tmpfs.
         let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-        assert!(!can_mount_images(&config(memory.path())));
+        assert_eq!(format(&config(memory.path())), LayerFormat::Directory);
         let disk = tempfile::tempdir().unwrap();
         let allowed = config(disk.path());
         let mut copied = allowed.clone();
         copied.policy.rootfs = RootChoice::Copy;
         for refused in [PluginConfig { layer_images: false, ..allowed.clone() }, copied] {
-            assert!(!can_mount_images(&refused));
+            assert_eq!(format(&refused), LayerFormat::Directory);
             assert_eq!(disk.path().read_dir().unwrap().count(), 0, "no mount was tried");
         }
-        let works = can_mount_images(&allowed);
+        let works = format(&allowed) != LayerFormat::Directory;
         assert_eq!(disk.path().join("containers").read_dir().unwrap().count(), 0, "the trial mount leaves nothing");
         open_store(&allowed).unwrap();
         assert!(works || open_store(&config(memory.path())).is_ok());

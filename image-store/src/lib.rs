@@ -36,7 +36,7 @@ pub use manifest::ImageConfig;
 pub use native::NativeLayer;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent, Wait};
-pub use publish::{Conversion, LayoutImage, NativeManifest, Profile, PushRequest, Pushed, convert_layout};
+pub use publish::{Conversion, LayoutImage, NativeForm, NativeManifest, Profile, PushRequest, Pushed, convert_layout};
 pub use pull::{
     Image, LayerEvent, LayerEventKind, LayerGroup, LoadRequest, PartialConfig, PullRequest, RegistryAnswer,
 };

@@ -56,6 +56,7 @@ impl Limits {
             xattr_total_bytes: self.xattr_total_bytes,
             kept_bytes: self.kept_bytes,
             zstd_window: self.zstd_window,
+            ..layer::Limits::default()
         }
     }
 }

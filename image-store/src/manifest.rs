@@ -190,7 +190,7 @@ pub fn choose(reference: &Reference, entries: &[Descriptor], machine: &Platform)
         match &entry.platform {
             Some(platform) if platform.is_unknown() => None,
             // Images in EROFS of other tools are no choice. The index has an image with archives for other clients.
-            Some(platform) if platform.is_erofs() && !native::is_native_image(&entry.annotations) => None,
+            Some(platform) if platform.is_erofs() && !native::is_mountable(&entry.annotations, machine) => None,
             Some(platform) => platform.distance(machine),
             // A nested index lists its platforms itself. A manifest without a platform is the last choice.
             None => Some(if entry.media_type.contains("manifest.v") { 900 } else { 800 }),
@@ -409,18 +409,26 @@ mod tests {
     fn prefers_native_images_where_they_can_be_mounted() {
         let reference: Reference = "app".parse().unwrap();
         let machine = platform("linux", "amd64");
-        let erofs = |size, annotated: bool| {
+        let erofs = |size, version: Option<&str>| {
             let mut entry = entry("linux", "amd64", size);
-            entry.platform = entry.platform.map(Platform::with_erofs);
-            if annotated {
-                entry.annotations.insert(native::FORMAT.0.into(), native::FORMAT.1.into());
+            entry.platform = entry.platform.map(|platform| platform.with_erofs(false));
+            if let Some(version) = version {
+                entry.annotations.insert(native::FORMAT.into(), version.into());
             }
             entry
         };
-        let entries = [entry("linux", "amd64", 1), erofs(2, false), erofs(3, true)];
-        assert_eq!(choose(&reference, &entries, &machine).unwrap().size, 1);
-        assert_eq!(choose(&reference, &entries, &machine.clone().with_erofs()).unwrap().size, 3);
-        assert_eq!(choose(&reference, &entries[..2], &machine.with_erofs()).unwrap().size, 1);
+        let entries = [1, 2, 3, 4, 5].map(|size| match size {
+            1 => entry("linux", "amd64", size),
+            2 => erofs(size, None),
+            3 => erofs(size, Some("3")),
+            4 => erofs(size, Some("2")),
+            _ => erofs(size, Some("1")),
+        });
+        let chosen = |entries: &[Descriptor], machine: &Platform| choose(&reference, entries, machine).unwrap().size;
+        let (plain, zstd) = (machine.clone().with_erofs(false), machine.clone().with_erofs(true));
+        assert_eq!([&machine, &plain, &zstd].map(|machine| chosen(&entries, machine)), [1, 5, 4]);
+        assert_eq!([&machine, &plain, &zstd].map(|machine| chosen(&entries[..4], machine)), [1, 1, 4]);
+        assert_eq!(chosen(&entries[..3], &zstd), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! | annotation | on | value |
 //! |---|---|---|
-//! | `org.oci-rs.native` | the manifest in the index | the version of the format: `1` |
+//! | `org.oci-rs.native` | the manifest in the index | the version of the format: `2`, or `1` without compression |
 //! | `org.oci-rs.native.metadata` | a layer | bytes of the metadata, at the beginning of the layer |
 //! | `org.oci-rs.native.verity` | a layer | the root of its hash tree |
 //! | `org.oci-rs.native.first` | a layer | chunks of its data that are read first, as in `0-3,17` |
@@ -14,13 +14,19 @@ use std::{collections::BTreeMap, ops::Range};
 use layer::Digest;
 use serde::{Deserialize, Serialize};
 
+use crate::platform::Platform;
+
 /// The annotations of a descriptor.
 type Annotations = BTreeMap<String, String>;
 
 /// The media type of a layer.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.erofs.layer.v1";
-/// The annotation of a manifest in an index, and the version of the format.
-pub(crate) const FORMAT: (&str, &str) = ("org.oci-rs.native", "1");
+/// The annotation of a manifest in an index. Its value is the version of the format.
+pub(crate) const FORMAT: &str = "org.oci-rs.native";
+/// The version without compressed data …
+const UNCOMPRESSED: &str = "1";
+/// … and with data that may be compressed with zstd.
+const COMPRESSED: &str = "2";
 /// The annotations of a layer.
 pub(crate) const METADATA: &str = "org.oci-rs.native.metadata";
 pub(crate) const HASH_ROOT: &str = "org.oci-rs.native.verity";
@@ -42,7 +48,18 @@ pub struct NativeLayer {
 
 /// Whether an entry of an index with these annotations is an image in a version of the format that is known here.
 pub(crate) fn is_native_image(annotations: &Annotations) -> bool {
-    annotations.get(FORMAT.0).is_some_and(|version| version == FORMAT.1)
+    annotations.get(FORMAT).is_some_and(|version| [UNCOMPRESSED, COMPRESSED].contains(&version.as_str()))
+}
+
+/// The version of the format.
+pub(crate) fn version(compressed: bool) -> &'static str {
+    if compressed { COMPRESSED } else { UNCOMPRESSED }
+}
+
+/// Whether it is one that a machine mounts.
+pub(crate) fn is_mountable(annotations: &Annotations, machine: &Platform) -> bool {
+    let is_compressed = annotations.get(FORMAT).is_some_and(|version| version == COMPRESSED);
+    is_native_image(annotations) && (machine.has_erofs_zstd() || !is_compressed)
 }
 
 /// What the descriptor of a layer says. `Ok(None)`: it is an archive.

@@ -28,6 +28,8 @@ pub struct Platform {
 
 /// The feature of images whose layers are EROFS images, and of machines that mount such layers.
 pub(crate) const EROFS: &str = "erofs";
+/// The feature of machines that also mount such layers if their data is compressed with zstd.
+const EROFS_ZSTD: &str = "erofs-zstd";
 
 impl Platform {
     /// The platform this binary was built for.
@@ -67,9 +69,10 @@ impl Platform {
         Platform { os, architecture, variant, os_features: Vec::new() }
     }
 
-    /// The same machine, which also mounts layers that are EROFS images.
-    pub(crate) fn with_erofs(self) -> Self {
-        Self { os_features: vec![EROFS.to_owned()], ..self }
+    /// The same machine, which also mounts layers that are EROFS images, compressed ones too if it has `zstd`.
+    pub(crate) fn with_erofs(self, zstd: bool) -> Self {
+        let features = [Some(EROFS), zstd.then_some(EROFS_ZSTD)];
+        Self { os_features: features.into_iter().flatten().map(str::to_owned).collect(), ..self }
     }
 
     /// The same machine, which mounts no such layers.
@@ -80,6 +83,11 @@ impl Platform {
     /// Whether the layers of images for it are EROFS images.
     pub(crate) fn is_erofs(&self) -> bool {
         self.os_features.iter().any(|feature| feature == EROFS)
+    }
+
+    /// Whether a machine mounts compressed EROFS images.
+    pub(crate) fn has_erofs_zstd(&self) -> bool {
+        self.os_features.iter().any(|feature| feature == EROFS_ZSTD)
     }
 
     /// Whether this is the platform of an attestation manifest.
@@ -159,7 +167,7 @@ mod tests {
 
     #[test]
     fn images_in_erofs_need_a_machine_that_mounts_them() {
-        let (tar, erofs) = (platform("linux/amd64"), platform("linux/amd64").with_erofs());
+        let (tar, erofs) = (platform("linux/amd64"), platform("linux/amd64").with_erofs(true));
         assert_eq!(erofs.distance(&tar), None);
         assert_eq!(erofs.distance(&erofs), Some(0));
         assert_eq!(tar.distance(&erofs), Some(0));

@@ -19,6 +19,8 @@ pub struct Limits {
     pub kept_bytes: usize,
     /// Bytes of memory that a zstd layer may ask for: its window, rounded down to a power of two, 2 GiB at most.
     pub zstd_window: u64,
+    /// Whether a native image may be compressed: the kernel that will mount it reads zstd.
+    pub zstd_images: bool,
 }
 
 impl Default for Limits {
@@ -32,6 +34,7 @@ impl Default for Limits {
             xattr_total_bytes: 1 << 20,
             kept_bytes: 256 << 20,
             zstd_window: 128 << 20,
+            zstd_images: true,
         }
     }
 }

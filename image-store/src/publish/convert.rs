@@ -57,6 +57,15 @@ pub struct NativeManifest {
 /// What containers read first: chunks as in `0-3,17`, by the digest of a native layer.
 pub type Profile = BTreeMap<String, String>;
 
+/// How native images are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeForm {
+    /// What nodes fetch first.
+    pub profile: Profile,
+    /// Whether the data is compressed with zstd. Kernels without that use the original.
+    pub compressed: bool,
+}
+
 /// Converts the image of a layout into the directory `target`, which must not exist. If the future is dropped, the work
 /// ends soon and the directory is removed.
 ///
@@ -65,18 +74,18 @@ pub type Profile = BTreeMap<String, String>;
 pub async fn convert_layout(
     source: LayoutImage,
     target: PathBuf,
-    profile: Profile,
+    form: NativeForm,
     limits: Limits,
 ) -> Result<Conversion, PullError> {
     let cancel = CancelOnDrop::default();
     let cancelled = cancel.flag();
-    blocking_pull(move || convert(source, &target, profile, &limits, cancelled)).await
+    blocking_pull(move || convert(source, &target, form, &limits, cancelled)).await
 }
 
 fn convert(
     source: LayoutImage,
     target: &Path,
-    profile: Profile,
+    NativeForm { profile, compressed }: NativeForm,
     limits: &Limits,
     cancelled: Cancelled,
 ) -> Result<Conversion, PullError> {
@@ -87,7 +96,8 @@ fn convert(
     let target = LayoutWriter::create(target)?;
     let LayoutImage { file, name, image } = source;
     let from = OciLayout::new(Source::open(name, file, limits, target.path(), cancelled)?, limits);
-    let converter = Converter { from, target, profile, limits: limits.of_a_layer() };
+    let limits = layer::Limits { zstd_images: compressed, ..limits.of_a_layer() };
+    let converter = Converter { from, target, profile, limits };
     let top = converter.from.top(image.as_deref())?;
     let (index, images) = converter.convert(&top)?;
     let name = top.annotations.get(NAME).map(String::as_str);
@@ -125,7 +135,7 @@ impl Converter {
             }
         };
         // The native images of an earlier conversion are made again.
-        entries.retain(|entry| entry["annotations"][native::FORMAT.0].is_null());
+        entries.retain(|entry| entry["annotations"][native::FORMAT].is_null());
         let mut images = Vec::new();
         for entry in entries.clone() {
             let descriptor: Descriptor =
@@ -171,7 +181,7 @@ impl Converter {
         let image = NativeManifest { platform: shown, digest: native.0.clone(), bytes };
         let entry = json!({
             "mediaType": MANIFEST, "digest": native.0.as_str(), "size": native.1, "platform": platform,
-            "annotations": {native::FORMAT.0: native::FORMAT.1},
+            "annotations": {native::FORMAT: native::version(self.limits.zstd_images)},
         });
         Ok(Some((entry, image)))
     }

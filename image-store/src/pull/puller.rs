@@ -63,11 +63,16 @@ pub(crate) fn install_tls_provider() {
 }
 
 impl Puller {
+    /// What a layer may have on this node.
+    pub(super) fn layer_limits(&self) -> layer::Limits {
+        layer::Limits { zstd_images: self.platform.has_erofs_zstd(), ..self.limits.of_a_layer() }
+    }
+
     /// Checks the configuration. Contacts no registry.
     pub(crate) fn new(local: Arc<LocalStore>, config: PullerConfig) -> Result<Self, StoreError> {
         install_tls_provider();
         let platform = match local.format() {
-            LayerFormat::Erofs => Platform::host().with_erofs(),
+            LayerFormat::Erofs { zstd } => Platform::host().with_erofs(zstd),
             LayerFormat::Directory => Platform::host(),
         };
         Ok(Self {

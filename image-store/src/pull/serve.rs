@@ -87,7 +87,7 @@ impl Puller {
             if !puller.start_service()? {
                 return Ok(Begun::PullWhole);
             }
-            let limits = puller.limits.of_a_layer();
+            let limits = puller.layer_limits();
             let found = puller.local.partial(&directory)?;
             let opened = found.map(|partial| Ok((PartialLayer::open(&directory, &limits)?, partial))).transpose();
             let opened = match opened.map_err(|error: LazyError| pull_error(&layer, error)) {
@@ -187,7 +187,7 @@ impl Puller {
     }
 
     fn lazy_settings(&self) -> Settings {
-        let default = Settings { limits: self.limits.of_a_layer(), ..Settings::default() };
+        let default = Settings { limits: self.layer_limits(), ..Settings::default() };
         match &self.partial.config {
             Some(PartialConfig { read_timeout, bandwidth, profile, .. }) => {
                 Settings { read_timeout: *read_timeout, bandwidth: *bandwidth, profile: *profile, ..default }
@@ -247,7 +247,7 @@ impl Puller {
         lock: ServiceLock,
         find_group: impl FnOnce(&[(u64, u64)]) -> Option<OwnedFd>,
     ) -> Result<(), PullError> {
-        let limits = self.limits.of_a_layer();
+        let limits = self.layer_limits();
         let (mut layers, mut served) = (Vec::new(), HashMap::new());
         for partial in self.local.partials()? {
             let layer = match PartialLayer::open(&partial.directory, &limits) {

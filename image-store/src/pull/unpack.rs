@@ -74,7 +74,7 @@ impl Unpacker {
         };
         let blob = BlobReader::new(receiver, layer.blob.algorithm());
         let (algorithm, two_threads) = (layer.diff_id.algorithm(), layer.size >= TWO_THREADS_BYTES);
-        let limits = puller.limits.of_a_layer();
+        let limits = puller.layer_limits();
         let (report, done) = oneshot::channel();
         std::thread::Builder::new()
             .name("unpack".into())

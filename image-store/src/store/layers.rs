@@ -7,6 +7,7 @@
 //! - A layer's record changes only under the exclusive store lock, so no change is lost.
 
 use std::{
+    fs::File,
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -117,9 +118,21 @@ pub(crate) fn usable(layout: &Layout, diff_id: &Digest) -> Result<Option<LayerMe
     let layer = layout.layer(diff_id);
     let meta: Option<LayerMeta> = files::read_json(&layer.join(RECORD))?;
     let Some(meta) = meta else { return Ok(None) };
-    let mountable = || layout.format == LayerFormat::Erofs || !layer.join(IMAGE).exists();
-    let usable = meta.diff_id == *diff_id && meta.is_intact(&boot_id()?) && mountable();
+    let usable = meta.diff_id == *diff_id && meta.is_intact(&boot_id()?) && is_mountable(layout, &layer.join(IMAGE))?;
     Ok(usable.then_some(meta))
+}
+
+/// Whether this node mounts a layer that has this image, or none.
+fn is_mountable(layout: &Layout, image: &Path) -> Result<bool, StoreError> {
+    match layout.format {
+        LayerFormat::Erofs { zstd: true } => Ok(true),
+        LayerFormat::Erofs { zstd: false } => match File::open(image) {
+            Ok(file) => Ok(layer::is_compressed(&file).is_ok_and(|compressed| !compressed)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(StoreError::io("opening", image)(error)),
+        },
+        LayerFormat::Directory => Ok(!image.exists()),
+    }
 }
 
 /// The path to mount: a directory or an EROFS image.

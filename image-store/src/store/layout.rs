@@ -40,7 +40,11 @@ pub enum LayerFormat {
     Directory,
     /// One file with an EROFS file system, except for layers of very many files. For kernels that mount such a file,
     /// and that mount an overlay over a detached mount (Linux 6.15). The store does not check the kernel.
-    Erofs,
+    Erofs {
+        /// The kernel reads such a file if its data is compressed with zstd. Other native images are not used without
+        /// it.
+        zstd: bool,
+    },
 }
 
 /// Paths inside one store.

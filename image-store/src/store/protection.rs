@@ -27,7 +27,7 @@ use crate::error::StoreError;
 /// # Errors
 /// The file system fails.
 pub fn fs_verity_problem(directory: &Path, format: LayerFormat) -> Result<Option<&'static str>, StoreError> {
-    if format != LayerFormat::Erofs {
+    if format == LayerFormat::Directory {
         return Ok(Some("they are files in directories"));
     }
     let supported = verity::is_supported(directory).map_err(StoreError::io("trying fs-verity in", directory))?;

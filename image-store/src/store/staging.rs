@@ -140,7 +140,7 @@ impl Staged {
     /// The target of the unpacker.
     pub(crate) fn output(&self, format: LayerFormat, memory: &MemoryCounter) -> Result<Output, StoreError> {
         let directory = open_directory(&self.fs())?;
-        let image = (format == LayerFormat::Erofs).then(|| self.image_file()).transpose()?;
+        let image = (format != LayerFormat::Directory).then(|| self.image_file()).transpose()?;
         Ok(Output { directory, image: image.map(|file| (file, memory.clone())) })
     }
 

@@ -55,7 +55,7 @@ impl Bench {
             println!("skipped: this kernel mounts no image from {}: {error}", directory.path().display());
             return None;
         }
-        Some(Self::open(|config| StoreConfig { layers: LayerFormat::Erofs, ..config }))
+        Some(Self::open(|config| StoreConfig { layers: LayerFormat::Erofs { zstd: true }, ..config }))
     }
 
     pub fn open(change: impl FnOnce(StoreConfig) -> StoreConfig) -> Self {
@@ -118,7 +118,7 @@ impl Bench {
 /// The configuration of a store in this directory. `OCI_RS_LAYERS=erofs` runs all tests with layers in EROFS images.
 pub fn config(root: &Path) -> StoreConfig {
     let layers = match std::env::var("OCI_RS_LAYERS").as_deref() {
-        Ok("erofs") => LayerFormat::Erofs,
+        Ok("erofs") => LayerFormat::Erofs { zstd: true },
         Ok(other) => panic!("OCI_RS_LAYERS={other} is unknown"),
         Err(_) => LayerFormat::Directory,
     };

@@ -1,9 +1,9 @@
-//! A tree → an EROFS file system (Documentation/filesystems/erofs.rst and `erofs_fs.h` of Linux), uncompressed.
+//! A tree → an EROFS file system (Documentation/filesystems/erofs.rst and `erofs_fs.h` of Linux).
 //!
 //! The file has three parts:
 //! 1. the data of regular files, as it arrived; each file begins at a block of its own
 //! 2. an inode of 64 bytes for each file, followed by its extended attributes and by the end of a directory's or link's
-//!    content, if that fits the same block
+//!    content, if that fits the same block, or by the index of compressed data
 //! 3. the other blocks of directories and links
 //!
 //! All offsets of the second and third part are computed before their first byte is written.
@@ -16,40 +16,22 @@ use std::{
 
 use rustix::fs::FileType;
 
-use super::tree::{Content, Id, ROOT, Tree};
+use super::{
+    compressed,
+    format::{
+        BLOCK, COMPRESSED, DIRENT, FIRST, INLINE, INODE, MAGIC, PLAIN, PREFIXES, SLOT, SUPER, SUPER_BYTES,
+        XATTR_HEADER, blocks,
+    },
+    tree::{Content, Id, ROOT, Tree},
+};
 use crate::{digest::Digest, tar::Xattrs};
 
-pub(super) const BLOCK: u64 = 4096;
-/// The longest name of a file (`EROFS_NAME_LEN`).
-pub(super) const MAX_NAME: usize = 255;
-/// The offset of the superblock in the first block, which holds nothing else.
-pub(super) const SUPER: usize = 1024;
-pub(super) const MAGIC: u32 = 0xe0f5_e1e2;
-/// An inode's number is its offset in the metadata, counted in slots.
-pub(super) const SLOT: u64 = 32;
-pub(super) const INODE: u64 = 64;
-/// The offset of the root's inode. No file has number 0, which readdir(3) takes for a name without a file.
-pub(super) const FIRST: u64 = 2 * SLOT;
-pub(super) const DIRENT: usize = 12;
-/// `i_format`: an inode of 64 bytes, its content in blocks …
-const PLAIN: u16 = 1;
-/// … or in blocks except for its end, which follows the inode.
-pub(super) const INLINE: u16 = 1 | 2 << 1;
 /// The longest end that follows an inode: it must not reach into another block.
 const MAX_TAIL: u64 = BLOCK / 2;
 /// Times are those of modification (`EROFS_FEATURE_COMPAT_MTIME`).
 const HAS_MTIME: u32 = 2;
-pub(super) const XATTR_HEADER: usize = 12;
 /// The most that extended attributes of one file take: their size is counted in words, with 16 bits.
 const MAX_XATTRS: usize = XATTR_HEADER + 4 * (u16::MAX as usize - 1);
-/// Prefixes of names that are stored as a number (`EROFS_XATTR_INDEX_*`).
-pub(super) const PREFIXES: [(&[u8], u8); 5] = [
-    (b"user.", 1),
-    (b"system.posix_acl_access", 2),
-    (b"system.posix_acl_default", 3),
-    (b"trusted.", 4),
-    (b"security.", 6),
-];
 
 /// The UUID of a file system that holds the layer with this digest.
 pub(super) fn uuid(diff_id: &Digest) -> [u8; 16] {
@@ -57,11 +39,6 @@ pub(super) fn uuid(diff_id: &Digest) -> [u8; 16] {
     // A digest has enough digits, and they are hexadecimal.
     hex::decode_to_slice(&diff_id.hex()[..32], &mut uuid).unwrap_or_default();
     uuid
-}
-
-/// How many blocks these bytes take.
-pub(super) fn blocks(bytes: u64) -> u64 {
-    bytes.div_ceil(BLOCK)
 }
 
 /// Bytes that extended attributes take behind an inode; `None` if they do not fit.
@@ -147,13 +124,22 @@ pub(super) struct Layout<'a> {
     bodies: u64,
     /// The first block behind the bodies.
     pub(super) end: u64,
+    /// Whether a file is compressed.
+    compressed: bool,
 }
 
 impl<'a> Layout<'a> {
     /// The layout of a tree whose metadata begins at the block `start`.
     pub(super) fn of(tree: &'a Tree, start: u64) -> io::Result<Self> {
-        let mut layout =
-            Layout { tree, order: Vec::new(), numbers: vec![0; tree.len()], start, bodies: start, end: start };
+        let mut layout = Layout {
+            tree,
+            order: Vec::new(),
+            numbers: vec![0; tree.len()],
+            start,
+            bodies: start,
+            end: start,
+            compressed: false,
+        };
         let (mut at, mut body_blocks) = (FIRST, 0);
         let mut waiting = vec![(ROOT, ROOT)];
         while let Some((id, parent)) = waiting.pop() {
@@ -180,7 +166,9 @@ impl<'a> Layout<'a> {
             }
             layout.numbers[id as usize] = at / SLOT;
             layout.order.push(Location { id, parent, offset: at, block: body_blocks, body, links });
-            at = (at + head + body.tail).next_multiple_of(SLOT);
+            let index = index_size(&node.content, at + head);
+            layout.compressed |= index > 0;
+            at = (at + head + body.tail + index).next_multiple_of(SLOT);
             body_blocks += body.blocks;
         }
         layout.bodies = start + blocks(at);
@@ -232,14 +220,28 @@ impl<'a> Layout<'a> {
         let (kind, size, pointer) = match &node.content {
             Content::Dir(_) => (FileType::Directory, location.body.size, body_block),
             Content::Symlink(_) => (FileType::Symlink, location.body.size, body_block),
-            Content::File { block, size } => (FileType::RegularFile, *size, *block),
+            Content::File { block, size, chunks } if chunks.is_empty() => (FileType::RegularFile, *size, *block),
+            Content::File { size, chunks, .. } => {
+                (FileType::RegularFile, *size, compressed::stored_blocks(*size, chunks) as u32)
+            }
             Content::CharDevice(number) => (FileType::CharacterDevice, 0, *number),
             Content::BlockDevice(number) => (FileType::BlockDevice, 0, *number),
             Content::Fifo => (FileType::Fifo, 0, 0),
         };
         let xattrs = xattrs(&node.xattrs);
-        let format = if location.body.tail > 0 { INLINE } else { PLAIN };
-        let mut bytes = Vec::with_capacity(INODE as usize + xattrs.len() + location.body.tail as usize);
+        let end = location.offset + INODE + xattrs.len() as u64;
+        let index = match &node.content {
+            Content::File { block, size, chunks } if !chunks.is_empty() => {
+                compressed::index(end, *block, *size, chunks)
+            }
+            _ => Vec::new(),
+        };
+        let format = match location.body.tail {
+            _ if !index.is_empty() => COMPRESSED,
+            0 => PLAIN,
+            _ => INLINE,
+        };
+        let mut bytes = Vec::with_capacity(INODE as usize + xattrs.len() + location.body.tail as usize + index.len());
         bytes.extend(format.to_le_bytes());
         bytes.extend(xattr_words(xattrs.len()).to_le_bytes());
         bytes.extend(((kind.as_raw_mode() | node.mode & 0o7777) as u16).to_le_bytes());
@@ -255,6 +257,7 @@ impl<'a> Layout<'a> {
         bytes.extend(location.links.to_le_bytes());
         bytes.extend([0; 16]);
         bytes.extend(xattrs);
+        bytes.extend(index);
         if location.body.tail > 0 {
             let content = self.content(location);
             bytes.extend_from_slice(&content[(location.body.blocks * BLOCK) as usize..]);
@@ -277,8 +280,20 @@ impl<'a> Layout<'a> {
         bytes.extend((self.start as u32).to_le_bytes());
         bytes.extend([0; 4]);
         bytes.extend(uuid);
+        bytes.resize(SUPER + SUPER_BYTES, 0);
+        if self.compressed {
+            compressed::announce(&mut bytes);
+        }
         bytes.resize(BLOCK as usize, 0);
         bytes
+    }
+}
+
+/// Bytes of the index behind an inode that ends at this offset.
+fn index_size(content: &Content, end: u64) -> u64 {
+    match content {
+        Content::File { size, chunks, .. } if !chunks.is_empty() => compressed::index_size(end, *size),
+        _ => 0,
     }
 }
 

@@ -1,6 +1,8 @@
 //! A layer as one file with an EROFS file system in it.
 
+mod compressed;
 mod disk;
+mod format;
 mod kernel_xattrs;
 mod memory;
 mod native;
@@ -10,6 +12,7 @@ mod store;
 mod to_directory;
 mod tree;
 
+pub use compressed::is_compressed;
 pub use memory::MemoryCounter;
 pub use native::{
     CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, convert, receive,

@@ -7,7 +7,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use rustix::fs::FileType;
 
-use super::disk::{BLOCK, DIRENT, INLINE, INODE, MAGIC, PREFIXES, SLOT, SUPER, XATTR_HEADER};
+use super::format::{BLOCK, DIRENT, INLINE, INODE, MAGIC, PREFIXES, SLOT, SUPER, XATTR_HEADER, u16_at, u32_at, u64_at};
 use crate::tar::Xattrs;
 
 /// More than any directory of a layer has. A damaged image must not ask for more memory.
@@ -158,18 +158,6 @@ pub(super) fn xattrs(bytes: &[u8]) -> io::Result<Xattrs> {
         rest = rest.get((4 + name + value).next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(xattrs)
-}
-
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 fn damaged() -> io::Error {

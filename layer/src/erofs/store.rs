@@ -7,12 +7,14 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, BufWriter, Seek, SeekFrom, Write},
+    os::unix::fs::FileExt,
 };
 
 use rustix::io::Errno;
 
 use super::{
-    disk,
+    compressed::{self, ChunkWriter},
+    disk, format,
     kernel_xattrs::{self, Outcome},
     memory::{KeptMemory, MemoryCounter},
     tree::{Content, Id, Node, ROOT, Tree},
@@ -67,11 +69,11 @@ impl ErofsStore {
     fn with(mut file: File, implied_dir: Node, kept_limit: usize, memory: MemoryCounter) -> Result<Self, UnpackError> {
         let failed = |error| UnpackError::disk("making the layer's image", error);
         // The first block is written last.
-        file.seek(SeekFrom::Start(disk::BLOCK)).map_err(failed)?;
+        file.seek(SeekFrom::Start(format::BLOCK)).map_err(failed)?;
         Ok(Self {
             tree: Tree::new(implied_dir),
             file: BufWriter::with_capacity(buffers::SIZE, file),
-            position: disk::BLOCK,
+            position: format::BLOCK,
             block: 1,
             kept: KeptMemory::new(memory),
             kept_limit,
@@ -95,8 +97,38 @@ impl ErofsStore {
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.file.flush()?;
         let file = self.file.get_ref();
-        let end = self.block * disk::BLOCK;
+        let end = self.block * format::BLOCK;
         if file.metadata()?.len() < end { file.set_len(end) } else { Ok(()) }
+    }
+
+    /// Compresses the data of each file where that is worth it. The compressed data is added at the end of the file,
+    /// whose data must be written.
+    pub(super) fn compress(&mut self) -> io::Result<()> {
+        let (tree, file) = (&mut self.tree, self.file.get_ref());
+        let (mut writer, mut data) = (ChunkWriter::new()?, vec![0; compressed::CHUNK as usize]);
+        for id in 0..tree.len() as Id {
+            let node = tree.node_mut(id);
+            let Content::File { block, size, chunks } = &mut node.content else { continue };
+            if node.names == 0 || *size <= format::BLOCK {
+                continue;
+            }
+            let (begin, mut next, mut stored) = (u64::from(*block) * format::BLOCK, self.block, Vec::new());
+            for offset in (0..*size).step_by(compressed::CHUNK as usize) {
+                let data = &mut data[..compressed::CHUNK.min(*size - offset) as usize];
+                file.read_exact_at(data, begin + offset)?;
+                let blocks = writer.store(data)?;
+                file.write_all_at(&blocks, next * format::BLOCK)?;
+                let count = format::blocks(blocks.len() as u64);
+                stored.push(count as u8);
+                next += count;
+            }
+            if compressed::stored_blocks(*size, &stored) < format::blocks(*size) {
+                *block = u32::try_from(self.block).map_err(|_| io::ErrorKind::FileTooLarge)?;
+                *chunks = stored.into();
+                self.block = next;
+            }
+        }
+        Ok(())
     }
 
     /// The tree, and the file with the data.
@@ -158,7 +190,7 @@ impl LayerStore for ErofsStore {
     }
 
     fn step(&self, parent: &Id, name: &[u8]) -> Result<Option<Step<Id>>, LookupError> {
-        if name.len() > disk::MAX_NAME {
+        if name.len() > format::MAX_NAME {
             return Err(LookupError::Io(Errno::NAMETOOLONG.into()));
         }
         Ok(self.tree.child(*parent, name).map(|id| match &self.tree.node(id).content {
@@ -219,7 +251,7 @@ impl LayerStore for ErofsStore {
     }
 
     fn create_file(&mut self, parent: &Place<Id>, name: &[u8], _: u32) -> io::Result<Option<OpenFile>> {
-        let content = Content::File { block: 0, size: 0 };
+        let content = Content::file(0, 0);
         Ok(self.create(parent.dir, name, content)?.map(|id| OpenFile { id, size: 0 }))
     }
 
@@ -229,7 +261,7 @@ impl LayerStore for ErofsStore {
     }
 
     fn write_at(&mut self, file: &mut OpenFile, offset: u64, data: &[u8]) -> io::Result<usize> {
-        self.seek(self.block * disk::BLOCK + offset)?;
+        self.seek(self.block * format::BLOCK + offset)?;
         self.file.write_all(data)?;
         self.position += data.len() as u64;
         file.size = file.size.max(offset + data.len() as u64);
@@ -245,11 +277,11 @@ impl LayerStore for ErofsStore {
         let failed = |error| UnpackError::disk("writing it", error);
         let OpenFile { id, size } = file;
         let block = u32::try_from(self.block).map_err(|_| failed(Errno::FBIG.into()))?;
-        self.seek(self.block * disk::BLOCK + size).map_err(failed)?;
-        let padding = disk::blocks(size) * disk::BLOCK - size;
+        self.seek(self.block * format::BLOCK + size).map_err(failed)?;
+        let padding = format::blocks(size) * format::BLOCK - size;
         self.position += disk::pad(&mut self.file, padding).map_err(failed)?;
-        self.block += disk::blocks(size);
-        self.tree.node_mut(id).content = Content::File { block, size };
+        self.block += format::blocks(size);
+        self.tree.node_mut(id).content = Content::file(block, size);
         self.describe(id, &attributes, skipped)
     }
 

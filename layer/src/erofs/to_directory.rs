@@ -13,7 +13,7 @@ use rustix::{
 };
 
 use super::{
-    disk,
+    format,
     store::ErofsStore,
     tree::{Content, Id, Node, ROOT},
 };
@@ -78,9 +78,10 @@ fn make(
     }
     let special = match &node.content {
         Content::Dir(_) => return to.dir(&entry, &parent, name),
-        Content::File { block, size } => {
+        // A layer that is being unpacked has no compressed files.
+        Content::File { block, size, .. } => {
             return to.file(&entry, &parent, name, |_, file| {
-                copy(data, u64::from(*block) * disk::BLOCK, *size, file)
+                copy(data, u64::from(*block) * format::BLOCK, *size, file)
                     .map_err(|error| UnpackError::disk("copying it", error))
             });
         }

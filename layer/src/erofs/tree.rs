@@ -52,10 +52,12 @@ impl Node {
 pub(super) enum Content {
     /// The names in a directory, sorted by their bytes.
     Dir(BTreeMap<Box<[u8]>, Id>),
-    /// A regular file: the first block of its data, and its size in bytes.
+    /// A regular file: the first block of its data, its size in bytes, and how many blocks each of its chunks takes.
+    /// Data without chunks is not compressed.
     File {
         block: u32,
         size: u64,
+        chunks: Box<[u8]>,
     },
     /// A symbolic link with its target.
     Symlink(Box<[u8]>),
@@ -63,6 +65,13 @@ pub(super) enum Content {
     CharDevice(u32),
     BlockDevice(u32),
     Fifo,
+}
+
+impl Content {
+    /// A regular file whose data is not compressed.
+    pub(super) fn file(block: u32, size: u64) -> Self {
+        Self::File { block, size, chunks: Box::default() }
+    }
 }
 
 /// All files of a layer.

@@ -153,6 +153,9 @@ pub enum ImageCommand {
         /// The output of `image profile --json`: nodes fetch first what containers read first
         #[arg(long)]
         profile: Option<PathBuf>,
+        /// Do not compress: first reads are faster, downloads are larger. Also for kernels without zstd for EROFS
+        #[arg(long)]
+        uncompressed: bool,
     },
     /// Upload an image of an OCI layout, except for what the registry has. Needs no node and no root
     Push {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use image_store::{Conversion, NativeManifest, Profile, PushRequest, Pushed, Reference, convert_layout};
+use image_store::{Conversion, NativeForm, NativeManifest, PushRequest, Pushed, Reference, convert_layout};
 use serde_json::{Value, json};
 
 use super::{
@@ -16,7 +16,7 @@ use crate::cli::{failure::Failure, format, output::Output, settings::Settings};
 pub fn convert(
     settings: &Settings,
     (source, target): (&str, &str),
-    (image, profile): (Option<String>, Profile),
+    (image, form): (Option<String>, NativeForm),
     output: &Output,
 ) -> Result<(), Failure> {
     let (source, target) = (Place::parse(source)?, Place::parse(target)?);
@@ -34,7 +34,7 @@ pub fn convert(
     }
     let image = if source == Place::Layout(from.clone()) { image } else { None };
     let opened = open(&from, image)?;
-    let converted = until_interrupted(convert_layout(opened, to.clone(), profile, registries(settings).limits))?;
+    let converted = until_interrupted(convert_layout(opened, to.clone(), form, registries(settings).limits))?;
     let pushed = match &target {
         Place::Layout(_) => None,
         Place::Registry(reference) => {

@@ -16,7 +16,7 @@ mod tree;
 
 use std::{collections::BTreeSet, path::Path};
 
-use image_store::{FsckOptions, ImageUsage, LeaseOwner, Reference, Store, fsck};
+use image_store::{FsckOptions, ImageUsage, LeaseOwner, NativeForm, Reference, Store, fsck};
 use serde_json::Value;
 
 use super::{
@@ -46,9 +46,10 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
         ImageCommand::Load { file, reference, unpinned } => {
             pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
         }
-        ImageCommand::Convert { source, target, image, profile } => {
+        ImageCommand::Convert { source, target, image, profile, uncompressed } => {
             let profile = profile.as_deref().map(profile::read).transpose()?.unwrap_or_default();
-            convert::convert(&Settings::without_node(node)?, (source, target), (image.clone(), profile), &output)
+            let form = NativeForm { profile, compressed: !uncompressed };
+            convert::convert(&Settings::without_node(node)?, (source, target), (image.clone(), form), &output)
         }
         ImageCommand::Push { source, reference, image } => {
             convert::push(&Settings::without_node(node)?, (source, image.clone()), &parse(reference)?, &output)

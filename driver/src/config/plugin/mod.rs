@@ -204,7 +204,7 @@ impl PluginConfig {
             verify_access: self.verify_access,
             retention: self.retention,
             fs_verity: self.fs_verity,
-            layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Directory },
+            layers: if self.layer_images { LayerFormat::Erofs { zstd: true } } else { LayerFormat::Directory },
             partial: self.lazy.clone(),
         }
     }

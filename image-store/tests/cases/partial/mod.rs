@@ -58,7 +58,7 @@ pub fn open(
 ) -> Store {
     let partial = PartialConfig { min_size: 1, read_timeout: Duration::from_secs(30), bandwidth: None, profile: None };
     let partial = Some(change_partial(partial));
-    Store::open(change(StoreConfig { layers: LayerFormat::Erofs, partial, ..config(root) })).unwrap()
+    Store::open(change(StoreConfig { layers: LayerFormat::Erofs { zstd: true }, partial, ..config(root) })).unwrap()
 }
 
 /// An image of one layer with a file of many chunks.

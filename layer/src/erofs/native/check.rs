@@ -17,11 +17,12 @@ use rustix::fs::FileType;
 
 use super::{
     super::{
-        disk::{self, BLOCK, DIRENT, FIRST, INLINE, INODE, SLOT, SUPER},
+        compressed,
+        format::{BLOCK, COMPRESSED, DIRENT, FIRST, INLINE, INODE, SLOT, SUPER, XATTR_HEADER, u16_at, u32_at, u64_at},
         read,
         tree::{Content, Id, Node, ROOT, Tree},
     },
-    image::{MAX_METADATA, NativeImage, Parts},
+    image::{Extent, MAX_METADATA, NativeImage, Parts},
     rules, verity,
 };
 use crate::{
@@ -146,12 +147,13 @@ impl Write for Expected<'_> {
     }
 }
 
-/// Whether zeros follow the data of each file. A process that maps the file reads them.
+/// Whether zeros follow the data of each file. A process that maps the file reads them. Behind compressed data, the
+/// kernel shows its own zeros.
 fn check_ends(file: &File, image: &NativeImage) -> io::Result<bool> {
     let mut end = [0; BLOCK as usize];
-    for (_, offset, size) in image.extents() {
-        let end = &mut end[..(size.next_multiple_of(BLOCK) - size) as usize];
-        file.read_exact_at(end, offset + size)?;
+    for Extent { offset, stored, padding, .. } in image.extents() {
+        let end = &mut end[..padding as usize];
+        file.read_exact_at(end, offset + stored - padding)?;
         if end.iter().any(|byte| *byte != 0) {
             return Ok(false);
         }
@@ -297,16 +299,22 @@ impl<'a> Walk<'a> {
         let offset = number.checked_mul(SLOT).and_then(|bytes| bytes.checked_add(BLOCK));
         let offset = offset.filter(|offset| *offset >= self.next_inode).ok_or("inodes out of order")?;
         let inode = self.slice(offset, INODE)?;
-        let (format, words) = (read::u16_at(inode, 0), usize::from(read::u16_at(inode, 2)));
-        let xattr_bytes = if words == 0 { 0 } else { disk::XATTR_HEADER + 4 * (words - 1) } as u64;
+        let (format, words) = (u16_at(inode, 0), usize::from(u16_at(inode, 2)));
+        let xattr_bytes = if words == 0 { 0 } else { XATTR_HEADER + 4 * (words - 1) } as u64;
         let xattrs = read::xattrs(self.slice(offset + INODE, xattr_bytes)?).map_err(|error| error.to_string())?;
-        let (size, pointer) = (read::u64_at(inode, 8), read::u32_at(inode, 16));
+        let (size, pointer) = (u64_at(inode, 8), u32_at(inode, 16));
         let tail = if format == INLINE { size % BLOCK } else { 0 };
         let end = offset + INODE + xattr_bytes;
-        self.next_inode = (end + tail).next_multiple_of(SLOT);
+        let mode = u32::from(u16_at(inode, 4));
+        let kind = FileType::from_raw_mode(mode);
+        let chunks = match (kind, format) {
+            (FileType::RegularFile, COMPRESSED) => self.chunks(end, size)?,
+            _ => Box::default(),
+        };
+        let index = if chunks.is_empty() { 0 } else { compressed::index_size(end, size) };
+        self.next_inode = (end + tail + index).next_multiple_of(SLOT);
         let mut entries = Vec::new();
-        let mode = u32::from(read::u16_at(inode, 4));
-        let content = match FileType::from_raw_mode(mode) {
+        let content = match kind {
             FileType::Directory => {
                 for block in self.body(size, pointer, end, tail)? {
                     dirents(block, &mut entries)?;
@@ -319,7 +327,7 @@ impl<'a> Walk<'a> {
                 if self.data > self.limits.layer_bytes {
                     return Err(format!("files of more than {} bytes", self.limits.layer_bytes));
                 }
-                Content::File { block: 0, size }
+                Content::File { block: 0, size, chunks }
             }
             FileType::CharacterDevice => Content::CharDevice(pointer),
             FileType::BlockDevice => Content::BlockDevice(pointer),
@@ -329,13 +337,27 @@ impl<'a> Walk<'a> {
         let node = Node {
             content,
             mode: mode & 0o7777,
-            uid: read::u32_at(inode, 24),
-            gid: read::u32_at(inode, 28),
-            mtime: (read::u64_at(inode, 32).cast_signed(), read::u32_at(inode, 40)),
+            uid: u32_at(inode, 24),
+            gid: u32_at(inode, 28),
+            mtime: (u64_at(inode, 32).cast_signed(), u32_at(inode, 40)),
             xattrs,
             names: 0,
         };
         Ok(Found { node, entries })
+    }
+
+    /// The blocks of each chunk of a compressed file whose inode ends at this offset.
+    fn chunks(&self, end: u64, size: u64) -> Result<Box<[u8]>, Problem> {
+        if !self.limits.zstd_images {
+            return Err("its files are compressed, and the kernel of this node does not read that (Linux 6.10 with \
+                        CONFIG_EROFS_FS_ZIP_ZSTD)"
+                .into());
+        }
+        if size > self.limits.layer_bytes {
+            return Err(format!("files of more than {} bytes", self.limits.layer_bytes));
+        }
+        let index = self.slice(end, compressed::index_size(end, size))?;
+        Ok(compressed::chunks_of(end, size, index).ok_or("an index that no compressed file has")?)
     }
 
     /// The content of a directory or link, in blocks.
@@ -370,7 +392,7 @@ fn dirents<'a>(block: &'a [u8], entries: &mut Vec<(&'a [u8], u64)>) -> Result<()
     let broken = || Problem::from("a directory that no file system has");
     let name_at = |at: usize| {
         let entry = block.get(at * DIRENT..(at + 1) * DIRENT)?;
-        Some(usize::from(read::u16_at(entry, 8)))
+        Some(usize::from(u16_at(entry, 8)))
     };
     let count = name_at(0).ok_or_else(broken)? / DIRENT;
     for at in 0..count {
@@ -379,7 +401,7 @@ fn dirents<'a>(block: &'a [u8], entries: &mut Vec<(&'a [u8], u64)>) -> Result<()
         let name = block.get(from..to).ok_or_else(broken)?;
         // The last name of a block may end before the block does.
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        entries.push((name, read::u64_at(&block[at * DIRENT..], 0)));
+        entries.push((name, u64_at(&block[at * DIRENT..], 0)));
     }
     Ok(())
 }

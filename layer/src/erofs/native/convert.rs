@@ -11,11 +11,11 @@ use std::{
 
 use super::{
     super::{
-        disk,
+        disk, format,
         store::ErofsStore,
         tree::{Content, ROOT, Tree},
     },
-    image::{NativeImage, Parts, in_order},
+    image::{Extent, NativeImage, Parts, in_order},
     rules, verity,
 };
 use crate::{
@@ -70,8 +70,12 @@ pub fn convert(
     let (blob, _) = decoder.into_blob().finish()?;
     let (mut store, applied) = applier.finish()?;
     mark(store.tree_mut(), &applied);
-    let (image, parts, hash_root) =
-        write(store, &diff_id, out).map_err(|error| UnpackError::disk("writing the native image", error))?;
+    let failed = |error| UnpackError::disk("writing the native image", error);
+    store.flush().map_err(failed)?;
+    if limits.zstd_images {
+        store.compress().map_err(failed)?;
+    }
+    let (image, parts, hash_root) = write(&store, &diff_id, out).map_err(failed)?;
     Ok(Converted { blob, diff_id, image, parts, hash_root, skipped_xattrs: applied.skipped.count })
 }
 
@@ -90,8 +94,7 @@ fn mark(tree: &mut Tree, applied: &Applied) {
 }
 
 /// Writes all parts of the image.
-fn write(mut store: ErofsStore, diff_id: &Digest, out: &File) -> io::Result<(Digest, Parts, [u8; 32])> {
-    store.flush()?;
+fn write(store: &ErofsStore, diff_id: &Digest, out: &File) -> io::Result<(Digest, Parts, [u8; 32])> {
     let (tree, scratch) = store.parts();
     let (ordered, before) = in_order(tree)?;
     let image = NativeImage::new(ordered, disk::uuid(diff_id))?;
@@ -103,15 +106,14 @@ fn write(mut store: ErofsStore, diff_id: &Digest, out: &File) -> io::Result<(Dig
     };
     image.write_metadata(&mut out)?;
     let mut buffer = vec![0; buffers::SIZE];
-    for (id, _, size) in image.extents() {
-        // The data is where the unpacker put it.
+    for Extent { id, stored, .. } in image.extents() {
+        // The data is where the unpacker put it, or behind all of that if it was compressed. Zeros follow its end.
         let Content::File { block, .. } = tree.node(before[id as usize]).content else { continue };
-        copy(scratch, u64::from(block) * disk::BLOCK, size, &mut buffer, &mut out)?;
-        disk::pad(&mut out, size.next_multiple_of(disk::BLOCK) - size)?;
+        copy(scratch, u64::from(block) * format::BLOCK, stored, &mut buffer, &mut out)?;
     }
     let Output { mut file, mut digest, tree } = out;
     let tree = tree.finish();
-    for part in [&verity::header(parts.file_system() / disk::BLOCK, image.uuid()), &tree.levels] {
+    for part in [&verity::header(parts.file_system() / format::BLOCK, image.uuid()), &tree.levels] {
         file.write_all(part)?;
         digest.update(part);
     }

@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use super::{
-    super::disk::BLOCK,
+    super::format::BLOCK,
     check::{CheckedImage, check_all},
     receive::try_attributes,
     verity,

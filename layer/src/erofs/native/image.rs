@@ -8,7 +8,9 @@ use std::{
 
 use super::{
     super::{
-        disk::{self, BLOCK, Layout},
+        compressed,
+        disk::Layout,
+        format::BLOCK,
         tree::{Content, Id, Node, ROOT, Tree},
     },
     verity,
@@ -64,6 +66,17 @@ impl Parts {
     }
 }
 
+/// Where a file's data is.
+pub(super) struct Extent {
+    pub(super) id: Id,
+    /// The offset of its first block.
+    pub(super) offset: u64,
+    /// Bytes of its blocks.
+    pub(super) stored: u64,
+    /// Zeros at the end of its last block.
+    pub(super) padding: u64,
+}
+
 /// A native image without its data. The order of the nodes is the order of their inodes.
 pub(super) struct NativeImage {
     tree: Tree,
@@ -84,10 +97,10 @@ impl NativeImage {
         }
         let mut end = metadata;
         for id in 0..tree.len() {
-            if let Content::File { block, size } = &mut tree.node_mut(id as Id).content {
+            if let Content::File { block, size, chunks } = &mut tree.node_mut(id as Id).content {
                 // An empty file has no block.
                 *block = if *size == 0 { 0 } else { u32::try_from(end).map_err(|_| io::ErrorKind::FileTooLarge)? };
-                end = end.saturating_add(disk::blocks(*size));
+                end = end.saturating_add(compressed::stored_blocks(*size, chunks));
             }
         }
         u32::try_from(end).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -103,10 +116,15 @@ impl NativeImage {
         self.uuid
     }
 
-    /// The offset and the size of each file's data, in the order of the offsets. Empty files are left out.
-    pub(super) fn extents(&self) -> impl Iterator<Item = (Id, u64, u64)> {
-        (0..self.tree.len() as Id).filter_map(|id| match self.tree.node(id).content {
-            Content::File { block, size } if size > 0 => Some((id, u64::from(block) * BLOCK, size)),
+    /// Where each file's data is, in the order of the offsets. Empty files are left out.
+    pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
+        (0..self.tree.len() as Id).filter_map(|id| match &self.tree.node(id).content {
+            Content::File { block, size, chunks } if *size > 0 => {
+                let offset = u64::from(*block) * BLOCK;
+                let stored = compressed::stored_blocks(*size, chunks) * BLOCK;
+                let padding = compressed::padding(*size, chunks);
+                Some(Extent { id, offset, stored, padding })
+            }
             _ => None,
         })
     }

@@ -3,7 +3,7 @@
 //! Pure.
 
 use super::super::{
-    disk::MAX_NAME,
+    format::MAX_NAME,
     kernel_xattrs::{self, Outcome},
     tree::{Content, Node},
 };

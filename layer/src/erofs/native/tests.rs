@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        disk::{BLOCK, INODE, SLOT, SUPER},
+        compressed::CHUNK,
+        format::{BLOCK, INODE, SLOT, SUPER},
         tree::{Content, Node, ROOT, Tree},
     },
     check::{CheckedImage, check_metadata},
@@ -25,7 +26,17 @@ fn dir() -> Node {
 }
 
 fn file(size: u64) -> Node {
-    node(Content::File { block: 77, size })
+    node(Content::file(77, size))
+}
+
+/// A file whose chunks take so many blocks, or as many as their data has if that is less. The first one is compressed.
+fn compressed(size: u64, stored: &[u8]) -> Node {
+    let whole = |chunk: u64| (size - chunk * CHUNK).min(CHUNK).div_ceil(BLOCK) as u8;
+    let chunks = (0..size.div_ceil(CHUNK)).zip(stored).map(|(chunk, stored)| match chunk {
+        0 => (*stored).min(whole(0) - 1),
+        _ => (*stored).min(whole(chunk)),
+    });
+    node(Content::File { block: 77, size, chunks: chunks.collect() })
 }
 
 fn link(target: &str) -> Node {
@@ -99,6 +110,56 @@ fn every_kind_of_file_is_read_again() {
     assert_eq!(checked.parts.data, data * BLOCK);
     let opaque = Tree::new(with(dir(), "trusted.overlay.opaque", b"y"));
     assert!(check(&metadata(&opaque)).unwrap().opaque_root);
+}
+
+#[test]
+fn a_compressed_image_is_accepted_where_the_kernel_reads_it() {
+    let files = [
+        compressed(4097, &[1]),
+        compressed(CHUNK, &[31]),
+        compressed(CHUNK + 1, &[1, 1]),
+        compressed(2 * CHUNK, &[3, 32]),
+        compressed(5 * CHUNK - 1, &[1, 32, 2, 31, 32]),
+    ];
+    for file in files {
+        let Content::File { size, chunks, .. } = &file.content else { unreachable!() };
+        let (stored, size) = (chunks.iter().map(|blocks| u64::from(*blocks)).sum::<u64>(), *size);
+        let bytes = single(with(file, "user.a", b"1"));
+        assert_eq!(check(&bytes).unwrap().parts.data, stored * BLOCK, "{size}");
+        let limits = Limits { zstd_images: false, ..Limits::default() };
+        let problem = check_metadata(&bytes, &limits).unwrap_err();
+        assert!(problem.contains("CONFIG_EROFS_FS_ZIP_ZSTD"), "{problem}");
+        let limits = Limits { layer_bytes: size - 1, ..Limits::default() };
+        assert!(check_metadata(&bytes, &limits).is_err());
+    }
+}
+
+#[test]
+fn an_index_of_another_form_is_refused() {
+    let bytes = single(compressed(2 * CHUNK, &[3, 32]));
+    let index = inode_of_the_file() + INODE as usize;
+    assert_eq!(&bytes[index + 16..index + 20], &[1, 0, 0, 0], "the entry of the first chunk");
+    for (at, value, what) in [
+        (4, 0, "chunks of one block only"),
+        (6, 0, "another algorithm"),
+        (7, 1, "larger blocks"),
+        (8, 1, "an unused byte"),
+        (16, 0, "a chunk that is not compressed, with the blocks of another one"),
+        (16, 3, "another algorithm for a chunk"),
+        (18, 1, "data that begins inside a block"),
+        (20, 0, "blocks of the metadata"),
+        (24, 0, "a second beginning of a chunk"),
+        (28, 0, "no blocks"),
+        (28, 32, "as many blocks as the data has"),
+        (28, 33, "more blocks than the data has"),
+        (29, 0, "an uncounted chunk"),
+        (30, 1, "another distance to the next chunk"),
+    ] {
+        let mut changed = bytes.clone();
+        assert_ne!(changed[index + at], value, "{what}");
+        changed[index + at] = value;
+        assert!(check(&changed).is_err(), "{what}");
+    }
 }
 
 #[test]
@@ -359,6 +420,8 @@ fn any_file() -> impl Strategy<Value = (u8, u8, Node)> {
     let content = prop_oneof![
         3 => Just(dir()),
         3 => (0u64..10_000).prop_map(file),
+        2 => (4097u64..600_000, proptest::collection::vec(1u8..=31, 5))
+            .prop_map(|(size, stored)| compressed(size, &stored)),
         1 => "[a-z/]{1,300}".prop_map(|target| link(&target)),
         1 => (1u32..).prop_map(|number| node(Content::CharDevice(number))),
         1 => Just(whiteout()),
@@ -426,7 +489,7 @@ proptest! {
             let mut again = Vec::new();
             image.write_metadata(&mut again).unwrap();
             prop_assert!(again == bytes);
-            prop_assert!(image.extents().all(|(_, offset, _)| offset >= bytes.len() as u64));
+            prop_assert!(image.extents().all(|extent| extent.offset >= bytes.len() as u64));
             prop_assert!(image.nodes().all(|node| rules::check_node(node, &limits).is_ok()));
         }
     }

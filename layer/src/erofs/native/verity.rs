@@ -7,7 +7,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::super::disk::BLOCK;
+use super::super::format::BLOCK;
 
 const BLOCK_BYTES: usize = BLOCK as usize;
 /// Bytes of one hash.

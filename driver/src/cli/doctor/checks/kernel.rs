@@ -21,6 +21,8 @@ pub struct Kernel {
     pub release: String,
     /// Why layers cannot be EROFS images; `None` if they can, or shall not be.
     pub layer_image_problem: Option<String>,
+    /// Why compressed native images are not used; `None` if they are, or if layers cannot be EROFS images.
+    pub compressed_image_problem: Option<String>,
     /// Why the blocks of layers are not verified; `None` if they are, or shall not be.
     pub fs_verity_problem: Option<String>,
     /// The cgroup version is 1.
@@ -102,9 +104,14 @@ fn version(release: &str) -> Finding {
 }
 
 fn layers(kernel: &Kernel) -> Finding {
-    match &kernel.layer_image_problem {
-        None => Finding::ok("layers", "new layers have the form that the plugin block asks for"),
-        Some(problem) => Finding::warning(
+    match (&kernel.layer_image_problem, &kernel.compressed_image_problem) {
+        (None, None) => Finding::ok("layers", "new layers have the form that the plugin block asks for"),
+        (None, Some(problem)) => Finding::warning(
+            "layers",
+            format!("compressed native images are not used, but their originals, which start later: {problem}"),
+            "use a kernel that reads compressed EROFS images (Linux 6.10 with CONFIG_EROFS_FS_ZIP_ZSTD)",
+        ),
+        (Some(problem), _) => Finding::warning(
             "layers",
             format!("layers are unpacked into directories, which is slower than EROFS images: {problem}"),
             "use a kernel with EROFS (Linux 6.15 mounts images that are files) and data_dir on a local disk, or set \
@@ -213,6 +220,7 @@ mod tests {
             (Kernel { release: "5.19".into(), ..good() }, "kernel", Warning, "older than 6.1"),
             (Kernel { release: "custom".into(), ..good() }, "kernel", Warning, "unknown"),
             (Kernel { layer_image_problem: Some("on tmpfs".into()), ..good() }, "layers", Warning, "on tmpfs"),
+            (Kernel { compressed_image_problem: Some("no".into()), ..good() }, "layers", Warning, "FS_ZIP_ZSTD"),
             (Kernel { fs_verity_problem: Some("no".into()), ..good() }, "fs-verity", Error, "remove fs_verity"),
             (without("memory"), "controllers", Error, "cgroup_enable=memory"),
             (without("pids"), "controllers", Warning, "cgroup_disable=pids"),

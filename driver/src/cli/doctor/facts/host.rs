@@ -36,6 +36,11 @@ pub fn kernel(config: &PluginConfig) -> Kernel {
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
         // A missing directory has a finding of its own.
         layer_image_problem: if config.data_dir.is_dir() { layers::image_problem(config) } else { None },
+        compressed_image_problem: if config.data_dir.is_dir() {
+            layers::compressed_image_problem(config)
+        } else {
+            None
+        },
         fs_verity_problem: if config.data_dir.is_dir() { layers::fs_verity_problem(config) } else { None },
         cgroup_v1,
         controllers,
