@@ -22,7 +22,10 @@ use proto::driver::DriverTaskEvent;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
-use crate::{layers::mounts_images, operator};
+use crate::{
+    layers::{largest_native_layer, mounts_images},
+    operator,
+};
 
 /// Lines of the large file. Together they are several megabytes, also when they are compressed.
 const LINES: usize = 100_000;
@@ -30,8 +33,6 @@ const LINES: usize = 100_000;
 const COUNT: &str = "grep -c '^line [0-9]* [0-9a-f]* of the large file$' /large";
 /// Waits until the test goes on.
 const PAUSE: &str = "while [ ! -e /local/go ]; do sleep 0.02; done";
-/// The magic number of EROFS.
-const EROFS: [u8; 4] = 0xe0f5_e1e2_u32.to_le_bytes();
 /// Metadata and hash tree of a layer are asked for before its data.
 const FRONT: usize = 2;
 
@@ -61,11 +62,7 @@ impl Scene {
         let registry = Registry::start();
         let name = registry.reference("team/native:1");
         operator::run(node, &["image", "push", &paths[1], &name]).await.well();
-        let blobs = fs::read_dir(native.join("blobs/sha256")).must("blobs").map(|blob| blob.must("a blob"));
-        // The archives of the original are there too.
-        let images = blobs.filter(|blob| fs::read(blob.path()).must("a blob").get(1024..1028) == Some(&EROFS));
-        let layer = images.max_by_key(|blob| blob.metadata().must("a size").len()).must("a layer");
-        let layer = layer.file_name().to_string_lossy().into_owned();
+        let (layer, _) = largest_native_layer(&native);
         Some(Self { registry, name, layer })
     }
 
