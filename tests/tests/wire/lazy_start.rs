@@ -350,8 +350,10 @@ async fn kills_of_plugins_and_monitors_never_show_a_wrong_byte() {
                 plugin.process.kill().await;
                 killed += 1;
             }
-            if let Some(monitor) = monitor {
-                kill(monitor);
+            // The task may have ended while the plugin was killed, and its monitor with it.
+            if let Some(monitor) = monitor.and_then(Pid::from_raw)
+                && kill_process(monitor, Signal::KILL).is_ok()
+            {
                 killed += 1;
             }
             if of_plugin {
