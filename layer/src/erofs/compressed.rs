@@ -22,7 +22,7 @@ pub(super) const CHUNK: u64 = 128 << 10;
 const WORTH: u64 = 8;
 /// The level of zstd: about as small as gzip makes it.
 const LEVEL: i32 = 6;
-/// The numbers of zstd among the kernel's algorithms (`Z_EROFS_COMPRESSION_ZSTD`).
+/// The number of zstd among the kernel's algorithms (`Z_EROFS_COMPRESSION_ZSTD`).
 const ZSTD: u8 = 3;
 /// Frames end at the end of a block, and chunks may have several blocks (`EROFS_FEATURE_INCOMPAT_*`).
 const FEATURES: u32 = 1 | 2;
@@ -61,15 +61,20 @@ pub(super) fn padding(size: u64, chunks: &[u8]) -> u64 {
     }
 }
 
-/// Bytes of an index behind an inode that ends at this offset.
-pub(super) fn index_size(end: u64, size: u64) -> u64 {
-    end.next_multiple_of(8) - end + HEADER + blocks(size) * ENTRY
+/// Bytes between the end of an inode and the header of its index.
+fn gap(end: u64) -> u64 {
+    end.next_multiple_of(8) - end
 }
 
-/// The index behind an inode that ends at `end`, of a file whose data begins at `block`.
+/// Bytes of the index and of what precedes it, behind an inode that ends at `end`.
+pub(super) fn index_size(end: u64, size: u64) -> u64 {
+    gap(end) + HEADER + blocks(size) * ENTRY
+}
+
+/// The index of a compressed file, and what precedes it. The inode ends at the offset `end`, and the data begins at
+/// `block`.
 pub(super) fn index(end: u64, block: u32, size: u64, chunks: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; (end.next_multiple_of(8) - end) as usize];
-    bytes.extend([0; 4]);
+    let mut bytes = vec![0; gap(end) as usize + 4];
     bytes.extend(SEVERAL_BLOCKS.to_le_bytes());
     bytes.extend([ZSTD, 0]);
     bytes.extend([0; 8]);
@@ -99,10 +104,10 @@ fn entry(kind: u16, value: [u8; 4]) -> [u8; 8] {
     [a, b, 0, 0, c, d, e, f]
 }
 
-/// The blocks of each chunk by an index behind an inode that ends at `end`. `None`: no file has such an index. The
-/// caller compares the bytes with those that [`index`] makes.
+/// Reads from an index, which may be hostile, how many blocks each chunk takes. The inode ends at the offset `end`.
+/// `None`: no file has such an index. The caller compares the bytes with those that [`index`] makes.
 pub(super) fn chunks_of(end: u64, size: u64, index: &[u8]) -> Option<Box<[u8]>> {
-    let entries = index.get((end.next_multiple_of(8) - end + HEADER) as usize..)?;
+    let entries = index.get((gap(end) + HEADER) as usize..)?;
     let mut entries = entries.chunks_exact(ENTRY as usize);
     let mut chunks = Vec::new();
     for size in chunk_sizes(size) {

@@ -346,7 +346,7 @@ impl<'a> Walk<'a> {
         Ok(Found { node, entries })
     }
 
-    /// The blocks of each chunk of a compressed file whose inode ends at this offset.
+    /// Reads how many blocks each chunk of a compressed file takes. The inode ends at the offset `end`.
     fn chunks(&self, end: u64, size: u64) -> Result<Box<[u8]>, Problem> {
         if !self.limits.zstd_images {
             return Err("its files are compressed, and the kernel of this node does not read that (Linux 6.10 with \
