@@ -38,6 +38,7 @@ pub use error::LazyError;
 pub use observer::{LazyEvent, Observer};
 pub use partial::{CHUNK, Description, IMAGE, PartialLayer};
 pub use probe::probe;
-pub use service::{Hurry, Lazy, ServiceLock, StartWaits};
+pub use service::{Hurry, Lazy, Predecessor, ServiceLock, StartWaits};
+pub use slots::FileId;
 pub use source::{Source, SourceError, Sources};
 pub use state::Settings;

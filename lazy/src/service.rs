@@ -50,6 +50,17 @@ impl ServiceLock {
     }
 }
 
+/// What a process that has ended leaves to the next one that serves.
+#[derive(Debug)]
+pub struct Predecessor {
+    /// Its group, of which another process held a copy.
+    pub group: OwnedFd,
+    /// All layers that it served and that are not complete.
+    pub layers: Vec<(PartialLayer, Sources)>,
+    /// The layers that it may have completed. Reads of them pass that it has not answered.
+    pub complete: Vec<FileId>,
+}
+
 /// A start that waits for its layers.
 pub struct StartWaits(Arc<Shared>);
 
@@ -92,19 +103,18 @@ impl Lazy {
         Self::run(shared(group, slots, settings, observer)?)
     }
 
-    /// Goes on in the place of a process that has ended. `group` is its descriptor, which another process held.
-    /// `layers` are all layers that it served and that are not complete.
+    /// Goes on in the place of a process that has ended.
     ///
     /// # Errors
     /// As [`Lazy::start`] and [`Lazy::serve`]. Readers wait until a later call succeeds.
     pub fn take_over(
         lock: ServiceLock,
-        group: OwnedFd,
-        layers: Vec<(PartialLayer, Sources)>,
+        predecessor: Predecessor,
         settings: Settings,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, LazyError> {
         let ServiceLock(mut slots) = lock;
+        let Predecessor { group, layers, complete } = predecessor;
         let left = slots.left();
         let deadline = Instant::now() + settings.read_timeout;
         let shared = shared(group, slots, settings, observer)?;
@@ -114,7 +124,11 @@ impl Lazy {
             shared.lock().files.insert(id(&image, &path)?, Served::new(layer, sources, &shared.settings));
             images.push((path, image));
         }
-        shared.lock().inherit(left, deadline);
+        {
+            let mut state = shared.lock();
+            state.complete.extend(complete);
+            state.inherit(left, deadline);
+        }
         // Before a worker runs: it removes the mark of a layer that is complete, and nothing may set it again.
         for (path, image) in &images {
             mark(&shared, image, path)?;

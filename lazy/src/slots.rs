@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const SLOTS: usize = 256;
 
 /// A file, by device and inode.
-pub(crate) type FileId = (u64, u64);
+pub type FileId = (u64, u64);
 
 /// An event that a predecessor read and may not have answered.
 #[derive(Debug, Clone, PartialEq, Eq)]

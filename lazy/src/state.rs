@@ -204,8 +204,7 @@ impl State {
     /// Takes on what a predecessor read and did not answer.
     pub(crate) fn inherit(&mut self, left: Vec<Left>, deadline: Instant) {
         for Left { slot, event, file } in left {
-            let unknown = file.is_some_and(|file| !self.files.contains_key(&file));
-            let verdict = unknown.then_some(Verdict::Deny);
+            let verdict = file.filter(|file| !self.files.contains_key(file)).map(|file| self.of_other(file));
             let (number, range) = (event.number, event.range);
             self.waiting.push(Waiting { slot, number, file, range, deadline, verdict, _descriptor: None });
         }
@@ -219,14 +218,9 @@ impl State {
         let descriptor = sys::event_descriptor(event.number);
         let file = fstat(&descriptor).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
         self.slots.set_file(slot, file);
-        let served = self.files.get_mut(&file);
-        let mut verdict = match served {
-            Some(_) => None,
-            None if self.complete.contains(&file) => Some(Verdict::Allow),
-            None => Some(Verdict::Deny),
-        };
+        let mut verdict = None;
         let mut is_first = false;
-        if let Some(served) = served {
+        if let Some(served) = self.files.get_mut(&file) {
             if served.image.is_none() {
                 served.image = descriptor.try_clone().ok().map(|descriptor| Arc::new(descriptor.into()));
                 is_first = served.image.is_some();
@@ -239,6 +233,8 @@ impl State {
             } else if served.image.is_none() {
                 verdict = Some(Verdict::Deny);
             }
+        } else {
+            verdict = Some(self.of_other(file));
         }
         // With the first event, workers can serve what a predecessor left. Their data may be what this event waits for.
         let read = match verdict {
@@ -251,6 +247,11 @@ impl State {
         self.waiting.push(Waiting { slot, number, file, range, deadline, verdict, _descriptor: Some(descriptor) });
         self.settle(shared);
         Ok(Some(read))
+    }
+
+    /// The answer to a read of a file that is not served.
+    fn of_other(&self, file: FileId) -> Verdict {
+        if self.complete.contains(&file) { Verdict::Allow } else { Verdict::Deny }
     }
 
     /// Whether no further event can be read.

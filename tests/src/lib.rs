@@ -9,6 +9,7 @@
 //! Tests need root. A node removes everything that its test made, also when the test fails.
 
 pub mod alloc;
+pub mod announced_reads;
 pub mod calls;
 pub mod cgroup;
 pub mod exec;

@@ -110,6 +110,15 @@ pub(crate) fn next_project(file: &std::fs::File, first: u32) -> io::Result<Optio
     }
 }
 
+/// Has reads of a file announced to a group of fanotify(7) no longer.
+pub(crate) fn forget_reads(group: &std::os::fd::OwnedFd, file: &std::fs::File) -> io::Result<()> {
+    const FAN_PRE_ACCESS: u64 = 0x0010_0000;
+    let (group, file, nothing) = (group.as_raw_fd(), file.as_raw_fd(), ptr::null());
+    // SAFETY: without a path, the call means the file of the descriptor.
+    let result = unsafe { libc::fanotify_mark(group, libc::FAN_MARK_REMOVE, FAN_PRE_ACCESS, file, nothing) };
+    check(result.into())
+}
+
 fn check(result: libc::c_long) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,7 +1,7 @@
 //! Leftovers of a crash of the plugin or a reboot of the machine.
 //!
 //! Leftovers are containers after an interrupted start or removal, incomplete layers, writable layers without a
-//! container, leases without a task, mounted volumes and networks without a container.
+//! container, guards of complete layers, leases without a task, mounted volumes and networks without a container.
 
 use std::path::Path;
 
@@ -22,8 +22,10 @@ type Step = fn(&Node, &Tasks) -> Result<(), TaskError>;
 pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
     // The first task must not wait for the copy of our own binary.
     node.runtime.prepare().map_err(TaskError::internal)?;
-    let steps: [(&str, Step); 6] = [
+    let steps: [(&str, Step); 7] = [
         ("tasks", remove_abandoned),
+        // Reads may wait for it.
+        ("guards", end_guards),
         ("leases", release_orphaned_leases),
         ("writable layers", remove_layers),
         ("images", sweep_images),
@@ -53,6 +55,12 @@ fn remove_layers(node: &Node, _: &Tasks) -> Result<(), TaskError> {
     let layers = node.runtime.sweep().map_err(TaskError::internal)?;
     tracing::debug!(?layers, "writable layers swept");
     Ok(())
+}
+
+/// Layers may have become complete right before an earlier plugin was killed.
+fn end_guards(node: &Node, _: &Tasks) -> Result<(), TaskError> {
+    let guarded = node.runtime.guarded().map_err(TaskError::internal)?;
+    guarded.iter().try_for_each(|container| node.end_guard(container))
 }
 
 fn sweep_images(node: &Node, _: &Tasks) -> Result<(), TaskError> {

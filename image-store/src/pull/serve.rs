@@ -10,7 +10,10 @@ use std::{
 };
 
 use layer::Digest;
-use lazy::{Description, Lazy, LazyError, LazyEvent, Observer, PartialLayer, ServiceLock, Settings, StartWaits};
+use lazy::{
+    Description, FileId, Lazy, LazyError, LazyEvent, Observer, PartialLayer, Predecessor, ServiceLock, Settings,
+    StartWaits,
+};
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
@@ -220,7 +223,7 @@ impl Puller {
     /// group that announces reads of one of these files, if a process holds it. Returns at once.
     pub(crate) fn resume_partial(
         self: &Arc<Self>,
-        find_group: impl FnOnce(&[(u64, u64)]) -> Option<OwnedFd> + Send + 'static,
+        find_group: impl FnOnce(&[FileId]) -> Option<OwnedFd> + Send + 'static,
     ) -> Result<(), StoreError> {
         if self.local.partials()?.is_empty() {
             return Ok(());
@@ -245,7 +248,7 @@ impl Puller {
     fn take_over(
         self: &Arc<Self>,
         lock: ServiceLock,
-        find_group: impl FnOnce(&[(u64, u64)]) -> Option<OwnedFd>,
+        find_group: impl FnOnce(&[FileId]) -> Option<OwnedFd>,
     ) -> Result<(), PullError> {
         let limits = self.layer_limits();
         let (mut layers, mut served) = (Vec::new(), HashMap::new());
@@ -272,7 +275,14 @@ impl Puller {
         let (settings, observer) = (self.lazy_settings(), self.observer());
         let failed = |error: LazyError| StoreError::io("serving", self.local.layer_events())(error);
         let lazy = match find_group(&files) {
-            Some(group) => Lazy::take_over(lock, group, layers, settings, observer).map_err(failed)?,
+            Some(group) => {
+                let completed = self.local.completed()?;
+                let complete = completed.iter().filter_map(|directory| identity(&image_of(directory))).collect();
+                let predecessor = Predecessor { group, layers, complete };
+                Lazy::take_over(lock, predecessor, settings, observer).map_err(failed)?
+            }
+            // Its layers may be complete, and not yet ordinary ones. Reads that were announced to its group go on when
+            // the containers' guards end.
             None => {
                 let lazy = Lazy::start(lock, settings, observer).map_err(failed)?;
                 layers.into_iter().try_for_each(|(layer, sources)| lazy.serve(layer, sources)).map_err(failed)?;
@@ -387,7 +397,7 @@ impl Observer for Forward {
 }
 
 /// Device and inode of a file.
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<FileId> {
     path.metadata().ok().map(|meta| (meta.dev(), meta.ino()))
 }
 

@@ -39,6 +39,12 @@ impl LocalStore {
             .collect())
     }
 
+    /// The directories of the layers that were partial and are complete, and that tasks may still use.
+    pub(crate) fn completed(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let directories = partial::all(&self.layout)?.into_iter().map(|partial| partial.directory);
+        Ok(directories.filter(|directory| !partial::is_incomplete(directory)).collect())
+    }
+
     /// Whether there is a partial layer in a directory, which is not complete.
     pub(crate) fn is_incomplete(directory: &Path) -> bool {
         partial::is_incomplete(directory)

@@ -7,7 +7,7 @@ use std::{
     ops::{ControlFlow, Range},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::FileExt,
+        unix::fs::{FileExt, MetadataExt},
     },
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
@@ -20,8 +20,14 @@ use std::{
 };
 
 use layer::Limits;
-use lazy::{Description, Lazy, LazyEvent, Observer, PartialLayer, ServiceLock, Settings, Source, SourceError, Sources};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use lazy::{
+    Description, Lazy, LazyEvent, Observer, PartialLayer, Predecessor, ServiceLock, Settings, Source, SourceError,
+    Sources,
+};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open},
+};
 
 use crate::common::{Bench, Mounted, Native, mixed, noise, single};
 
@@ -29,7 +35,7 @@ const SCENE: &str = "LAZY_SCENE";
 /// The process that holds the group, and the number of its descriptor.
 const HOLDER: &str = "LAZY_HOLDER";
 /// The pause of the source before each piece in microseconds, `hang`, or `keeps`: without a pause, and reads of the
-/// complete layer stay announced.
+/// complete layer stay announced. `over`: the predecessor has completed the layer.
 const PAUSE: &str = "LAZY_PAUSE";
 /// What a child says begins with this.
 const MARK: &str = "lazy child: ";
@@ -169,8 +175,13 @@ fn play() {
         Ok(holder) => {
             let (process, number) = holder.split_once(' ').unwrap();
             let group = descriptor_of(process.parse().unwrap(), number.parse().unwrap());
-            let layers = vec![(before.unwrap(), source(pause, true))];
-            Lazy::take_over(lock, group, layers, settings, Arc::new(Teller)).unwrap()
+            let file = File::open(directory.join(lazy::IMAGE)).unwrap().metadata().unwrap();
+            let (layers, complete) = match mode.as_str() {
+                "over" => (Vec::new(), vec![(file.dev(), file.ino())]),
+                _ => (vec![(before.unwrap(), source(pause, true))], Vec::new()),
+            };
+            let predecessor = Predecessor { group, layers, complete };
+            Lazy::take_over(lock, predecessor, settings, Arc::new(Teller)).unwrap()
         }
         Err(_) => {
             let description: Description =
@@ -279,6 +290,38 @@ fn a_layer_is_taken_over_that_became_complete_before_the_kill() {
         assert!(bench.bytes() == native.image);
         second.kill();
     }
+}
+
+/// The killed process had taken one of two reads, and not the other.
+#[test]
+fn reads_of_a_layer_pass_that_the_killed_process_had_completed() {
+    let Some(bench) = Bench::new() else { return };
+    let native = mixed();
+    let scene = scene(&bench, native);
+    let mut first = Server::start(&scene, None, "keeps");
+    let group = first.group();
+    assert!(bench.bytes() == native.image, "the layer is complete");
+    // It takes no read any more.
+    kill_process(Pid::from_child(&first.child), Signal::STOP).unwrap();
+    let read_whole = || {
+        let path = bench.layer().join(lazy::IMAGE);
+        thread::spawn(move || fs::read(path).unwrap())
+    };
+    let waits = |group: &OwnedFd| poll(&mut [PollFd::new(group, PollFlags::IN)], None).unwrap();
+    let mut readers = vec![read_whole()];
+    waits(&group);
+    let mut event = [0; 48];
+    assert_eq!(rustix::io::read(&group, &mut event).unwrap(), event.len());
+    let file = File::open(bench.layer().join(lazy::IMAGE)).unwrap().metadata().unwrap();
+    let noted: Vec<u8> = [event.as_slice(), &file.dev().to_ne_bytes(), &file.ino().to_ne_bytes()].concat();
+    File::options().write(true).open(bench.events()).unwrap().write_all_at(&noted, 0).unwrap();
+    readers.push(read_whole());
+    waits(&group);
+    first.kill();
+    let mut second = Server::start(&scene, Some(&group), "over");
+    second.says("serves");
+    readers.into_iter().for_each(|reader| assert!(reader.join().unwrap() == native.image));
+    second.kill();
 }
 
 /// Kills at random times. `OCI_RS_LAZY_KILLS` sets their number.

@@ -43,6 +43,13 @@ impl Runtime {
         Ok(None)
     }
 
+    /// The containers that had a guard, which may have ended.
+    pub fn guarded(&self) -> Result<Vec<ContainerId>, RuntimeError> {
+        let mut containers = self.list()?;
+        containers.retain(|container| self.task(container).file(GUARD).exists());
+        Ok(containers)
+    }
+
     /// The layers of a container are complete: it needs no guard any more.
     pub fn end_guard(&self, container: &ContainerId) -> Result<(), RuntimeError> {
         let task = self.task(container);

@@ -3,7 +3,9 @@
 //! The kernel answers reads of missing data with zeros as soon as no process holds the group that announces them. If
 //! the plugin and the monitor are killed, the kernel closes the monitor's descriptors before it kills the container. So
 //! the guard, a fork of the monitor, holds the group until the container is gone. It kills the container when the
-//! monitor has ended, and ends with the container. The plugin ends it when the layers are complete.
+//! monitor has ended, and ends with the container. The plugin ends it when the layers are complete. The monitor closes
+//! its copy then: reads of complete layers must not wait for an answer that a killed plugin owed them, and the kernel
+//! lets them pass when no process holds the group any more.
 //!
 //! The monitor starts another guard when one was killed.
 
@@ -44,7 +46,8 @@ const FIRST: c_int = 3;
 /// A copy of the plugin's group, and the guard.
 pub(super) struct GuardedLayers {
     task: TaskDir,
-    group: OwnedFd,
+    /// `None`: the layers are complete, or the container has ended.
+    group: Option<OwnedFd>,
     guard: ProcessRef,
     /// Whether the guard may still be needed.
     needed: bool,
@@ -69,7 +72,7 @@ impl GuardedLayers {
     /// Starts the guard of a container.
     pub fn begin(task: &TaskDir, init: &ProcessRef, group: OwnedFd) -> Result<Self, StartError> {
         let guard = start(task, init, group.as_fd())?;
-        Ok(Self { task: task.clone(), group, guard, needed: true, started: Instant::now(), early_ends: 0 })
+        Ok(Self { task: task.clone(), group: Some(group), guard, needed: true, started: Instant::now(), early_ends: 0 })
     }
 
     /// The end of the guard as an awaited event, if the guard is needed.
@@ -88,13 +91,13 @@ impl GuardedLayers {
             return;
         }
         if self.guard_knows_its_end() || init.ended() {
-            self.needed = false;
+            (self.needed, self.group) = (false, None);
             return;
         }
         self.early_ends = if self.started.elapsed() < EARLY { self.early_ends + 1 } else { 0 };
         self.started = Instant::now();
-        let started = match self.early_ends {
-            ..EARLY_ENDS => start(&self.task, init, self.group.as_fd()),
+        let started = match &self.group {
+            Some(group) if self.early_ends < EARLY_ENDS => start(&self.task, init, group.as_fd()),
             _ => Err(StartError::internal("the ones before it ended early")),
         };
         match started {

@@ -17,7 +17,12 @@ use fixtures::{
     registry::{Action, Fault, Registry},
     wait::{eventually, seconds},
 };
-use kit::{node::Node, plugin::Plugin, task::Task};
+use kit::{
+    announced_reads::{forget, groups_of},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+};
 use proto::driver::DriverTaskEvent;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
@@ -105,6 +110,12 @@ fn process_of(node: &Node, task: &Task, record: &str) -> Option<i32> {
     let record: Json = serde_json::from_slice(&text).ok()?;
     let pid = record["pid"].as_i64().or_else(|| record["record"]["pid"].as_i64())?;
     i32::try_from(pid).ok()
+}
+
+/// The directories of the layers that are, or were, used before they were complete.
+fn partial_layers(node: &Node) -> Vec<PathBuf> {
+    let entries = fs::read_dir(node.data_dir().join("images/partial")).must("partial layers");
+    entries.map(|entry| entry.must("an entry").path()).filter(|path| path.is_dir()).collect()
 }
 
 fn lives(pid: i32) -> bool {
@@ -212,6 +223,41 @@ async fn reads_wait_for_the_next_plugin() {
     assert!(!task.groups.members().is_empty(), "the task waits for the next plugin");
     let mut plugin = node.launch_with(lazy()).await;
     plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
+    node.finish(plugin).await;
+}
+
+/// The plugin is killed right after it has removed the marks of complete layers: it has not answered a read that was
+/// announced before, and no mark names the group in which the read waits.
+#[tokio::test]
+async fn a_read_that_was_announced_before_a_layer_was_complete_does_not_wait_for_ever() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    // The layers stay announced when they are complete.
+    let mut plugin = node.launch_with(json!({"lazy": {"min_size": "1", "profile": "600s"}})).await;
+    let again = PAUSE.replace("go", "end");
+    let script = format!("echo begins; {PAUSE}; {COUNT}; {again}");
+    let task = node.task(&scene.name).sh(&script).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    begins(&task).await;
+    let partial = partial_layers(&node);
+    let is_here = |layer: &PathBuf| fs::read(layer.join("present")).is_ok_and(|chunks| !chunks.contains(&0));
+    assert!(eventually(seconds(30), || partial.iter().all(is_here)).await, "all data of the layers is here");
+    plugin.process.signal(Signal::STOP);
+    tell(&task);
+    let waits = |pid: &i32| process::status_field(*pid, "State").is_some_and(|state| state.starts_with('D'));
+    assert!(eventually(seconds(10), || task.groups.members().iter().any(waits)).await, "a read waits");
+    let monitor = process_of(&node, &task, "monitor.json").must("a monitor");
+    for group in groups_of(monitor).must("its descriptors") {
+        partial.iter().for_each(|layer| forget(&group, &layer.join("fs.erofs")).must("remove a mark"));
+    }
+    plugin.process.kill().await;
+    let mut plugin = node.launch_with(lazy()).await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    task.stdout().contains(&format!("{LINES}\n"), seconds(30)).await;
+    assert!(process_of(&node, &task, "guard.json").is_some_and(|guard| !lives(guard)), "the guard is not needed");
+    assert_eq!(groups_of(monitor).must("its descriptors").len(), 0, "the monitor keeps no reads waiting");
+    fs::write(task.dir().join("local/end"), "").must("end the task");
     assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
     node.finish(plugin).await;
 }
