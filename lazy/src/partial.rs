@@ -19,6 +19,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    thread,
 };
 
 use host::{
@@ -306,7 +307,13 @@ fn fetch_front(
             .map_err(|error| LazyError::Source { digest, problem: format!("{}: {error}", source.name()) })
     };
     let root = description.root().ok_or_else(|| description.refused("the root of its hash tree is not of SHA-256"))?;
-    let (metadata, hash_tree) = (read(0..parts.metadata)?, read(parts.file_system()..parts.total())?);
+    // The mount waits for both, so they are asked for at the same time.
+    let (metadata, hash_tree) = thread::scope(|scope| {
+        let hash_tree = scope.spawn(|| read(parts.file_system()..parts.total()));
+        let metadata = read(0..parts.metadata);
+        (metadata, hash_tree.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    let (metadata, hash_tree) = (metadata?, hash_tree?);
     let checked = layer::check_front(&metadata, &hash_tree, &root, limits, directory)
         .map_err(|error| LazyError::of_layer(&description.digest, error))?;
     if checked.parts != *parts {

@@ -12,15 +12,16 @@ use std::{
 
 /// Chunks that a read fetches together with its own, because the reader often goes on with them.
 const AHEAD: usize = 4;
-/// Chunks of one background job.
-const STREAM: usize = 256;
-/// Background jobs of a layer that run at the same time. While one transfers, the next one has sent its request and
-/// waits for the answer. With one, each part between chunks that are here costs the link a round trip.
-const STREAMS: usize = 2;
+/// Chunks of one background job. When the last chunk comes, the layer is hashed up to the oldest job that runs, so
+/// large jobs would leave much to hash.
+const STREAM: usize = 128;
+/// Missing chunks of the background jobs that run, with which the next one sends its request. On a link of 1 Gbit/s
+/// they take 70 ms: longer than the answer to the request.
+const LEFT: usize = 64;
 /// Chunks of one job for a profile. Several such jobs run at the same time.
 const FIRST: usize = 64;
-/// Missing chunks between two parts of a profile that are fetched with them. On a link of 1 Gbit/s they take as long as
-/// the answer to a request from a registry that is not far away.
+/// Chunks between two parts that one job fetches with them. On a link of 1 Gbit/s they take as long as the answer to a
+/// request from a registry that is not far away.
 const GAP: usize = 4;
 /// The pause after a failure. It doubles with each further one …
 const PAUSE: Duration = Duration::from_millis(100);
@@ -112,15 +113,27 @@ impl Plan {
         Some(start..end)
     }
 
-    /// Begins a background job, if not enough of them run.
+    /// Whether the background jobs that run have so little left that the next one shall send its request. If it waited
+    /// for their end, the link would have nothing to do for a round trip.
+    pub(crate) fn stream_ends(&self) -> bool {
+        self.streaming.iter().cloned().flatten().filter(|chunk| !self.present[*chunk]).take(LEFT + 1).count() <= LEFT
+    }
+
+    /// Begins a background job, unless those that run have enough left.
     pub(crate) fn stream(&mut self, now: Instant) -> Option<Range<usize>> {
-        if self.streaming.len() >= STREAMS || self.retries.is_some_and(|(_, stream)| stream > now) {
+        if !self.stream_ends() || self.retries.is_some_and(|(_, stream)| stream > now) {
             return None;
         }
         let free = |chunk: &usize| !self.present[*chunk] && !self.streaming.iter().any(|job| job.contains(chunk));
         let start = (self.leading..self.present.len()).find(free)?;
-        let most = (start + STREAM).min(self.present.len());
-        let end = (start..most).find(|chunk| !free(chunk)).unwrap_or(most);
+        let mut end = start + 1;
+        for chunk in start + 1..(start + STREAM).min(self.present.len()) {
+            if free(&chunk) {
+                end = chunk + 1;
+            } else if chunk >= end + GAP || !self.present[chunk] {
+                break;
+            }
+        }
         self.streaming.push(start..end);
         Some(start..end)
     }
@@ -195,6 +208,13 @@ fn merged(first: &[Range<usize>], end: usize) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Plan {
+        /// All background jobs that begin now.
+        fn jobs(&mut self, now: Instant) -> Vec<(usize, usize)> {
+            std::iter::from_fn(|| self.stream(now)).map(|chunks| (chunks.start, chunks.end)).collect()
+        }
+    }
 
     fn plan(present: &str) -> Plan {
         plan_with(present, &[])
@@ -276,32 +296,57 @@ mod tests {
     }
 
     #[test]
-    fn two_background_jobs_go_from_gap_to_gap_and_never_stop_a_read() {
-        let (mut plan, now) = (plan("xx..x..x."), Instant::now());
-        assert_eq!([(); 3].map(|()| plan.stream(now)), [Some(2..4), Some(5..7), None]);
+    fn background_jobs_never_stop_a_read_and_are_repeated_after_a_pause() {
+        let (mut plan, now) = (plan("xx..xxxxx..xxxxx."), Instant::now());
+        assert_eq!([(); 4].map(|()| plan.stream(now)), [Some(2..4), Some(9..11), Some(16..17), None]);
         assert_eq!(plan.demand(now, 3..4), Some(3..4));
         plan.arrived(2);
         plan.arrived(3);
         plan.arrived(3);
         plan.ended(Reason::Stream, 2..4, None);
-        assert_eq!([(); 2].map(|()| plan.stream(now)), [Some(8..9), None]);
-        assert_eq!(plan.missing(), 3);
-        plan.arrived(5);
-        plan.ended(Reason::Stream, 5..7, Some(now));
         assert_eq!(plan.stream(now), None);
-        assert_eq!(plan.stream(now + PAUSE), Some(6..7));
-        plan.arrived(6);
-        plan.arrived(8);
+        assert_eq!(plan.missing(), 3);
+        plan.arrived(9);
+        plan.ended(Reason::Stream, 9..11, Some(now));
+        assert_eq!(plan.stream(now), None);
+        assert_eq!(plan.stream(now + PAUSE), Some(10..11));
+        plan.arrived(10);
+        plan.arrived(16);
         assert!(plan.is_complete());
     }
 
     #[test]
-    fn background_jobs_of_a_layer_do_not_overlap() {
+    fn a_background_job_fetches_few_chunks_again_instead_of_asking_twice() {
+        for (present, jobs) in [
+            ("..xxxx..", &[(0, 8)][..]),
+            ("..xxxxx..", &[(0, 2), (7, 9)]),
+            (".x.xx.xxx.xxxx.x", &[(0, 15)]),
+            ("x.xxxxx", &[(1, 2)]),
+        ] {
+            assert_eq!(plan(present).jobs(Instant::now()), jobs, "{present}");
+        }
+    }
+
+    #[test]
+    fn several_background_jobs_run_while_they_are_small() {
+        let now = Instant::now();
+        let small = plan(&"..xxxxx".repeat(40)).jobs(now);
+        assert_eq!((small.len(), small[0], small[32]), (33, (0, 2), (224, 226)));
+    }
+
+    #[test]
+    fn a_background_job_begins_before_the_one_before_it_ends() {
         let (mut plan, now) = (plan(&".".repeat(3 * STREAM)), Instant::now());
-        assert_eq!([(); 2].map(|()| plan.stream(now)), [Some(0..STREAM), Some(STREAM..2 * STREAM)]);
+        assert_eq!(plan.jobs(now), [(0, STREAM)]);
+        (0..STREAM - LEFT - 1).for_each(|chunk| plan.arrived(chunk));
+        assert_eq!(plan.stream(now), None);
+        plan.arrived(STREAM - LEFT - 1);
+        assert_eq!(plan.jobs(now), [(STREAM, 2 * STREAM)]);
+        // The chunks that the first one did not fetch come next.
         plan.ended(Reason::Stream, 0..STREAM, None);
-        // What the first job did not fetch is the next one.
-        assert_eq!([(); 2].map(|()| plan.stream(now)), [Some(0..STREAM), None]);
+        assert_eq!(plan.stream(now), None);
+        (STREAM..2 * STREAM - LEFT).for_each(|chunk| plan.arrived(chunk));
+        assert_eq!(plan.jobs(now), [(STREAM - LEFT, STREAM)]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Jobs for what a profile names that run at the same time. The other workers are for reads.
-const FIRST: usize = 4;
+const FIRST: usize = 6;
 
 /// How layers are served.
 #[derive(Debug, Clone)]

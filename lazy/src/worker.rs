@@ -213,10 +213,10 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
         let mut state = shared.lock();
         let (mut wakes, mut leading) = (false, 0);
         if let Some(served) = state.files.get_mut(&fetch.file) {
-            let had_first = served.plan.has_first();
+            let before = (served.plan.has_first(), served.plan.stream_ends());
             served.plan.arrived(chunk);
             leading = served.plan.leading();
-            wakes = served.plan.is_complete() || served.plan.has_first() != had_first;
+            wakes = served.plan.is_complete() || (served.plan.has_first(), served.plan.stream_ends()) != before;
         }
         state.judge();
         let freed = state.settle(shared);
