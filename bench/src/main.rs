@@ -34,8 +34,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{ours::Contenders, quiet::Quiet, report::say, workdir::WorkDirectory};
 
-/// The link in front of the registry must not use the processors that it measures: musl's allocator returns the memory of
-/// each piece to the kernel.
+/// The link in front of the registry must not use the processors that it measures: musl's allocator returns the memory
+/// of each piece to the kernel.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
