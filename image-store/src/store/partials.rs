@@ -52,10 +52,13 @@ impl LocalStore {
 
     /// Whether a container has a lease of a layer that is not complete.
     pub(crate) fn uses_incomplete_layers(&self, container: &str) -> Result<bool, StoreError> {
+        let incomplete = self.partials()?;
+        if incomplete.is_empty() {
+            return Ok(false);
+        }
         let task = LeaseOwner::Task { container: container.to_owned() };
         let mut leases = lease_record::leases(&self.layout)?;
         leases.retain(|lease| lease.owner.principal() == task);
-        let incomplete = self.partials()?;
         Ok(leases.iter().any(|lease| incomplete.iter().any(|partial| lease.layers.contains(&partial.meta.diff_id))))
     }
 
