@@ -44,11 +44,16 @@ pub struct Native {
 }
 
 impl Native {
-    /// A layer with files of these lengths.
+    /// A layer with files of these lengths. They cannot be compressed.
     pub fn new(lengths: impl IntoIterator<Item = usize>) -> Self {
-        let name = |number| format!("d{}/f{number}", number % 7);
         let numbered = lengths.into_iter().enumerate();
-        let files: Vec<_> = numbered.map(|(at, length)| (name(at), noise(at as u64 + 1, length))).collect();
+        Self::of(numbered.map(|(at, length)| noise(at as u64 + 1, length)))
+    }
+
+    /// A layer with these files.
+    pub fn of(files: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        let name = |number| format!("d{}/f{number}", number % 7);
+        let files: Vec<_> = files.into_iter().enumerate().map(|(at, bytes)| (name(at), bytes)).collect();
         let directories = (0..7).map(|number| Entry::dir(format!("d{number}")));
         let entries = files.iter().map(|(name, bytes)| Entry::file(name.clone(), bytes.clone()));
         let blob = Layer::of(directories.chain(entries)).blob();
@@ -280,9 +285,14 @@ impl Mounted {
         Self { root }
     }
 
+    /// Where each process of the machine finds a file, by its path in the layer.
+    pub fn path(&self, name: &str) -> PathBuf {
+        format!("/proc/{}/fd/{}/{name}", std::process::id(), self.root.as_raw_fd()).into()
+    }
+
     /// Opens a file by its path in the layer.
     pub fn open(&self, name: &str) -> File {
-        File::open(format!("/proc/self/fd/{}/{name}", self.root.as_raw_fd())).unwrap()
+        File::open(self.path(name)).unwrap()
     }
 
     /// Reads a part of a file.

@@ -1,6 +1,7 @@
 //! Reads of a layer while it streams.
 
 use std::{
+    process::{Command, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -89,6 +90,51 @@ fn the_background_waits_as_long_as_a_start_waits_for_its_layers() {
     assert!(asked() > before && bench.recorder.all().is_empty());
     drop(waits);
     bench.recorder.wait_complete();
+}
+
+/// Two processes wait for one chunk of a compressed file, of which the kernel decompresses all pages at once.
+#[test]
+fn a_reader_goes_on_when_another_one_of_the_same_chunk_is_killed() {
+    let Some(bench) = Bench::new() else { return };
+    let letters: Vec<u8> = noise(5, 4 << 20).iter().map(|byte| b'a' + byte % 16).collect();
+    let native = Native::of([letters]);
+    assert!(native.image.len() < 3 << 20, "it is compressed");
+    let source = Memory::new("hangs", &native);
+    let lazy = bench.start(Settings::default());
+    let _only_reads = lazy.start_waits();
+    let mounted = bench.serve(&lazy, &native, &sources([&source]));
+    let (name, expected) = &native.files[0];
+    // Pages of 128 KiB of the file, far from what an earlier read has fetched.
+    for (start, first, second) in [(0, 1, 30), (320, 30, 1), (640, 7, 8)] {
+        *source.faults.hangs.lock().unwrap() = true;
+        let read = |page: usize| {
+            let mut dd = Command::new("dd");
+            dd.arg(format!("if={}", mounted.path(name).display())).args(["bs=4096", "count=1", "iflag=fullblock"]);
+            let child = dd.arg(format!("skip={page}")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            let waits = || {
+                let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+                stat.contains("(dd) D ")
+            };
+            let began = Instant::now();
+            while !waits() {
+                assert!(began.elapsed() < Duration::from_secs(20), "a read waits");
+                thread::sleep(Duration::from_millis(2));
+            }
+            child
+        };
+        let (mut killed, other) = (read(start + first), read(start + second));
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        *source.faults.hangs.lock().unwrap() = false;
+        source.faults.released.notify_all();
+        let read = other.wait_with_output().unwrap();
+        let at = (start + second) * 4096;
+        assert!(
+            read.status.success() && read.stdout == expected[at..at + 4096],
+            "page {second} of {start}: {}",
+            read.status
+        );
+    }
 }
 
 #[test]
