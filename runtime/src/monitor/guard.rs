@@ -23,7 +23,7 @@ use confinement::{Confinement, Files, OwnCalls, calls};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::retry_on_intr,
-    process::{Pid, PidfdFlags, PidfdGetfdFlags, WaitIdStatus, getpid, pidfd_getfd, pidfd_open},
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
     thread::CapabilitySet,
 };
 
@@ -46,7 +46,7 @@ const FIRST: c_int = 3;
 /// A copy of the plugin's group, and the guard.
 pub(super) struct GuardedLayers {
     task: TaskDir,
-    /// `None`: the layers are complete, or the container has ended.
+    /// `None`: the layers are complete.
     group: Option<OwnedFd>,
     guard: ProcessRef,
     /// Whether the guard may still be needed.
@@ -90,8 +90,13 @@ impl GuardedLayers {
         if !self.needed || !self.guard.ended() {
             return;
         }
-        if self.guard_knows_its_end() || init.ended() {
-            (self.needed, self.group) = (false, None);
+        let end = self.guard.reap_with_status().ok().flatten();
+        if end.is_some_and(|end| end.terminating_signal() == Some(NO_GUARD_NEEDED)) {
+            self.group = None;
+        }
+        // A guard that failed, and so ended by itself, says nothing about the layers: the group stays open.
+        if self.group.is_none() || end.is_some_and(|end| end.exit_status().is_some()) || init.ended() {
+            self.needed = false;
             return;
         }
         self.early_ends = if self.started.elapsed() < EARLY { self.early_ends + 1 } else { 0 };
@@ -107,14 +112,6 @@ impl GuardedLayers {
                 drop(writeln!(io::stderr(), "the guard of incomplete layers was killed and has no successor: {error}"));
             }
         }
-    }
-
-    /// Whether the guard, which has ended, saw the end of the container, or the plugin ended it.
-    fn guard_knows_its_end(&self) -> bool {
-        let knows = |status: WaitIdStatus| {
-            status.exit_status().is_some() || status.terminating_signal() == Some(NO_GUARD_NEEDED)
-        };
-        self.guard.reap_with_status().ok().flatten().is_some_and(knows)
     }
 
     /// Waits for the end of the guard. The container has ended.
