@@ -97,6 +97,9 @@ pub struct PartialLayer {
     map: File,
     present: Vec<bool>,
     hashed: Mutex<Hashed>,
+    /// What of the whole image is left to check, see [`CheckedImage::padding`]. `None`: this process has not checked
+    /// the metadata.
+    padding: Option<Vec<Range<u64>>>,
 }
 
 /// The beginning of an image that its digest has covered so far.
@@ -132,6 +135,17 @@ impl Hashed {
 }
 
 impl PartialLayer {
+    fn new(
+        directory: &Path,
+        description: Description,
+        parts: Parts,
+        (map, present): (File, Vec<bool>),
+        padding: Option<Vec<Range<u64>>>,
+    ) -> Self {
+        let (directory, hashed) = (directory.to_owned(), Mutex::new(Hashed::new(&description.digest)));
+        Self { directory, description, parts, map, present, hashed, padding }
+    }
+
     /// Fetches the parts that must be there before the mount and writes them to an empty directory. Blocks. Also
     /// returns what the metadata says about the layer.
     ///
@@ -153,7 +167,7 @@ impl PartialLayer {
                 Err(error) => tracing::debug!(source = source.name(), %error, "this source does not deliver the layer"),
             }
         }
-        let (metadata, hash_tree, checked) = result?;
+        let (metadata, hash_tree, mut checked) = result?;
         let path = directory.join(IMAGE);
         let image = private().create(true).truncate(true).open(&path).map_err(at("creating", &path))?;
         let written = image
@@ -164,8 +178,8 @@ impl PartialLayer {
         let present = vec![false; chunk_count(&parts)];
         let map = write_map(directory, &present)?;
         write_record(directory, &description)?;
-        let hashed = Mutex::new(Hashed::new(&description.digest));
-        Ok((Self { directory: directory.to_owned(), description, parts, map, present, hashed }, checked))
+        let padding = Some(std::mem::take(&mut checked.padding));
+        Ok((Self::new(directory, description, parts, (map, present), padding), checked))
     }
 
     /// The layer after its directory was renamed.
@@ -206,16 +220,14 @@ impl PartialLayer {
         let now = boot::id().map_err(at("reading", Path::new(boot::PATH)))?;
         if boot_id == now {
             let map = private().open(&path).map_err(at("opening", &path))?;
-            let hashed = Mutex::new(Hashed::new(&description.digest));
-            return Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present, hashed }));
+            return Ok(Some(Self::new(directory, description, parts, (map, present), None)));
         }
-        if !verify_again(directory, &description, &parts, &mut present, limits)? {
+        let Some(checked) = verify_again(directory, &description, &parts, &mut present, limits)? else {
             return Ok(None);
-        }
+        };
         let map = write_map(directory, &present)?;
         write_record(directory, &description)?;
-        let hashed = Mutex::new(Hashed::new(&description.digest));
-        Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present, hashed }))
+        Ok(Some(Self::new(directory, description, parts, (map, present), Some(checked.padding))))
     }
 
     /// The path of the image. It may be mounted only while the layer is served.
@@ -272,11 +284,16 @@ impl PartialLayer {
         }
     }
 
-    /// Checks the complete image as a whole. `Ok(Some)`: why it is not the layer.
+    /// Checks the complete image as a whole. `Ok(Some)`: why it is not the layer. Metadata and hash tree that this
+    /// process has checked are not parsed again: the digest covers them.
     pub(crate) fn check_whole(&self, image: &File, limits: &Limits) -> io::Result<Option<String>> {
         let found = self.digest(image)?;
         if found != self.description.digest {
             return Ok(Some(format!("its digest is {found}, although its hash tree is right: the manifest is wrong")));
+        }
+        if let Some(padding) = &self.padding {
+            let problem = "bytes behind the end of a file";
+            return Ok((!layer::is_padding(image, padding)?).then(|| self.description.refused(problem).to_string()));
         }
         let root = self.description.root().unwrap_or_default();
         match layer::check_image(image, self.parts.metadata, &root, limits) {
@@ -322,17 +339,17 @@ fn fetch_front(
     Ok((metadata, hash_tree, checked))
 }
 
-/// Verifies everything that counts as present. `Ok(false)`: metadata or hash tree are damaged.
+/// Verifies everything that counts as present. `Ok(None)`: metadata or hash tree are damaged.
 fn verify_again(
     directory: &Path,
     description: &Description,
     parts: &Parts,
     present: &mut [bool],
     limits: &Limits,
-) -> Result<bool, LazyError> {
+) -> Result<Option<CheckedImage>, LazyError> {
     let path = directory.join(IMAGE);
     let image = match File::open(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         image => image.map_err(at("opening", &path))?,
     };
     let read = |range: Range<u64>| {
@@ -340,21 +357,19 @@ fn verify_again(
         image.read_exact_at(&mut bytes, range.start).map(|()| bytes)
     };
     if image.metadata().map_err(at("reading", &path))?.len() != parts.total() {
-        return Ok(false);
+        return Ok(None);
     }
     let metadata = read(0..parts.metadata).map_err(at("reading", &path))?;
     let hash_tree = read(parts.file_system()..parts.total()).map_err(at("reading", &path))?;
-    let Some(root) = description.root() else { return Ok(false) };
+    let Some(root) = description.root() else { return Ok(None) };
     let checked = layer::check_front(&metadata, &hash_tree, &root, limits, &open_directory(directory)?);
-    if !checked.is_ok_and(|checked| checked.parts == *parts) {
-        return Ok(false);
-    }
+    let Some(checked) = checked.ok().filter(|checked| checked.parts == *parts) else { return Ok(None) };
     for (chunk, present) in present.iter_mut().enumerate().filter(|(_, present)| **present) {
         let range = range_of(parts, chunk);
         let bytes = read(range.clone()).map_err(at("reading", &path))?;
         *present = matches(&image, parts, range, &bytes).map_err(at("reading", &path))?;
     }
-    Ok(true)
+    Ok(Some(checked))
 }
 
 /// Whether these bytes are those of a range, by the hash tree in the image.

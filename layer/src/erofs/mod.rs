@@ -15,7 +15,8 @@ mod tree;
 pub use compressed::is_compressed;
 pub use memory::MemoryCounter;
 pub use native::{
-    CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, convert, receive,
+    CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, convert, is_padding,
+    receive,
 };
 pub use read::{ImageFile, ImageReader};
 pub use sample::SampleImage;

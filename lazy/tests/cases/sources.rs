@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lazy::{CHUNK, LazyEvent, Settings};
+use lazy::{CHUNK, Description, LazyEvent, PartialLayer, Settings};
 use rustix::io::Errno;
 
-use crate::common::{Bench, Memory, mixed, single, sources};
+use crate::common::{Bench, Memory, Native, mixed, single, sources};
 
 /// Settings with which a failed read fails soon.
 fn hasty() -> Settings {
@@ -150,4 +150,43 @@ fn a_layer_with_another_digest_than_the_manifest_promised_is_never_complete() {
     let LazyEvent::Refused { problem, .. } = refused else { unreachable!() };
     assert!(problem.contains("the manifest is wrong"), "{problem}");
     assert!(!bench.recorder.all().iter().any(|event| matches!(event, LazyEvent::Complete { .. })));
+}
+
+/// A layer in which the last byte behind the end of its only file is not zero, with the right hash tree and digest.
+fn with_bytes_behind_the_end() -> Native {
+    const BLOCK: usize = 4096;
+    let (mut image, end) = (single().image.clone(), single().data.end as usize);
+    image[end - 1] = 7;
+    // The hash tree has two levels here. Its own head and the block of the upper level come first.
+    let (leaf, upper, lower) = (end / BLOCK - 1, end + BLOCK, end + 2 * BLOCK);
+    let hash =
+        |image: &[u8], start: usize| hex::decode(layer::Digest::sha256(&image[start..start + BLOCK]).hex()).unwrap();
+    let of_data = hash(&image, leaf * BLOCK);
+    image[lower + leaf * 32..][..32].copy_from_slice(&of_data);
+    let hashes = leaf / 128;
+    let of_hashes = hash(&image, lower + hashes * BLOCK);
+    image[upper + hashes * 32..][..32].copy_from_slice(&of_hashes);
+    let root = layer::Digest::sha256(&image[upper..lower]);
+    let description =
+        Description { digest: layer::Digest::sha256(&image), hash_root: root, ..single().description.clone() };
+    Native { image, description, files: single().files.clone(), data: single().data.clone() }
+}
+
+#[test]
+fn a_layer_with_bytes_behind_the_end_of_a_file_is_never_complete() {
+    let native = with_bytes_behind_the_end();
+    for taken_over in [false, true] {
+        let Some(bench) = Bench::new() else { return };
+        let (all, limits) = (sources([&Memory::new("memory", &native)]), layer::Limits::default());
+        let (mut layer, _) = PartialLayer::create(&bench.layer(), native.description.clone(), &all, &limits).unwrap();
+        if taken_over {
+            layer = PartialLayer::open(&bench.layer(), &limits).unwrap().unwrap();
+        }
+        let lazy = bench.start(Settings::default());
+        lazy.serve(layer, all).unwrap();
+        let refused = bench.recorder.wait_for("refusal", |event| matches!(event, LazyEvent::Refused { .. }));
+        let LazyEvent::Refused { problem, .. } = refused else { unreachable!() };
+        assert!(problem.contains("behind the end of a file"), "{problem}");
+        assert!(!bench.recorder.all().iter().any(|event| matches!(event, LazyEvent::Complete { .. })));
+    }
 }

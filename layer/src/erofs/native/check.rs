@@ -9,6 +9,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
     io::{self, Write},
+    ops::Range,
     os::unix::fs::FileExt,
     rc::Rc,
 };
@@ -22,7 +23,7 @@ use super::{
         read,
         tree::{Content, Id, Node, ROOT, Tree},
     },
-    image::{Extent, MAX_METADATA, NativeImage, Parts},
+    image::{MAX_METADATA, NativeImage, Parts},
     rules, verity,
 };
 use crate::{
@@ -45,6 +46,8 @@ pub struct CheckedImage {
     pub implied_directories: Vec<Vec<u8>>,
     /// The layer hides everything below it.
     pub opaque_root: bool,
+    /// Parts of the file behind the ends of files, which must be zeros. The metadata does not tell whether they are.
+    pub padding: Vec<Range<u64>>,
 }
 
 impl CheckedImage {
@@ -96,7 +99,7 @@ pub(super) fn check_file(
     if length != checked.parts.total() {
         return Err(refuse("its length is not that of its files"));
     }
-    if !check_ends(file, &image).map_err(failed)? {
+    if !is_padding(file, &checked.padding).map_err(failed)? {
         return Err(refuse("bytes behind the end of a file"));
     }
     if !check_hash_tree(file, &image, root).map_err(failed)? {
@@ -130,7 +133,8 @@ pub(super) fn check_all(bytes: &[u8], limits: &Limits) -> Result<(NativeImage, C
     let mut implied_directories = implied;
     implied_directories.sort_unstable();
     let files = image.nodes().count() as u64;
-    Ok((image, CheckedImage { parts, files, implied_directories, opaque_root }))
+    let padding = image.extents().filter(|extent| extent.padding > 0).map(|extent| extent.padding_range()).collect();
+    Ok((image, CheckedImage { parts, files, implied_directories, opaque_root, padding }))
 }
 
 /// The bytes that must be written.
@@ -147,14 +151,17 @@ impl Write for Expected<'_> {
     }
 }
 
-/// Whether zeros follow the data of each file. A process that maps the file reads them. Behind compressed data, the
-/// kernel shows its own zeros.
-fn check_ends(file: &File, image: &NativeImage) -> io::Result<bool> {
-    let mut end = [0; BLOCK as usize];
-    for Extent { offset, stored, padding, .. } in image.extents() {
-        let end = &mut end[..padding as usize];
-        file.read_exact_at(end, offset + stored - padding)?;
-        if end.iter().any(|byte| *byte != 0) {
+/// Whether zeros follow the data of each file, see [`CheckedImage::padding`]. A process that maps the file reads them.
+/// Behind compressed data, the kernel shows its own zeros.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_padding(file: &File, padding: &[Range<u64>]) -> io::Result<bool> {
+    let mut bytes = [0; BLOCK as usize];
+    for Range { start, end } in padding {
+        let bytes = &mut bytes[..(end - start) as usize];
+        file.read_exact_at(bytes, *start)?;
+        if bytes.iter().any(|byte| *byte != 0) {
             return Ok(false);
         }
     }

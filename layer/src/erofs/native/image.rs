@@ -77,6 +77,14 @@ pub(super) struct Extent {
     pub(super) padding: u64,
 }
 
+impl Extent {
+    /// Where the zeros are in the image.
+    pub(super) fn padding_range(&self) -> Range<u64> {
+        let end = self.offset + self.stored;
+        end - self.padding..end
+    }
+}
+
 /// A native image without its data. The order of the nodes is the order of their inodes.
 pub(super) struct NativeImage {
     tree: Tree,
