@@ -18,6 +18,9 @@ const STREAM: usize = 128;
 /// Missing chunks of the background jobs that run, with which the next one sends its request. On a link of 1 Gbit/s
 /// they take 70 ms: longer than the answer to the request.
 const LEFT: usize = 64;
+/// Missing chunks of a profile with which the first background job may send its request. On a link of 1 Gbit/s they take
+/// 18 ms. A job that waits for its turn takes no bytes, so it delays them by no more than what its connection buffers.
+const LEFT_OF_FIRST: usize = 16;
 /// Chunks of one job for a profile. Several such jobs run at the same time.
 const FIRST: usize = 64;
 /// Chunks between two parts that one job fetches with them. On a link of 1 Gbit/s they take as long as the answer to a
@@ -155,6 +158,16 @@ impl Plan {
         Some(start..end)
     }
 
+    /// How many chunks are missing that come before the others, at most `limit`.
+    fn first_missing(&self, limit: usize) -> usize {
+        self.first.iter().cloned().flatten().filter(|chunk| !self.present[*chunk]).take(limit).count()
+    }
+
+    /// Whether so few chunks are missing that come before the others that the background may begin.
+    pub(crate) fn first_ends(&self) -> bool {
+        self.first_missing(LEFT_OF_FIRST + 1) <= LEFT_OF_FIRST
+    }
+
     /// Whether all chunks are here that come before the others.
     pub(crate) fn has_first(&self) -> bool {
         self.first.iter().all(|chunks| self.has_all(chunks.clone()))
@@ -241,6 +254,17 @@ mod tests {
         }
         assert!(plan.has_first());
         assert_eq!((plan.first(now), plan.stream(now)), (None, Some(0..3)));
+    }
+
+    #[test]
+    fn a_profile_ends_when_few_of_its_chunks_are_missing() {
+        let (mut plan, mut ended) = (plan_with(&".".repeat(100), &[10..40, 60..64]), Vec::new());
+        for chunk in (60..64).chain(10..40) {
+            plan.arrived(chunk);
+            ended.push(plan.first_ends());
+        }
+        assert_eq!(ended.iter().position(|ends| *ends), Some(34 - LEFT_OF_FIRST - 1));
+        assert!(ended[34 - LEFT_OF_FIRST..].iter().all(|ends| *ends) && plan_with("....", &[]).first_ends());
     }
 
     #[test]

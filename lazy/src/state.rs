@@ -378,6 +378,13 @@ impl State {
         self.demands + self.firsts + self.starts > 0
     }
 
+    /// Whether the jobs for starts have so little left that one background job may send its request: its answer comes
+    /// when they are done. Without them, a start waits for something else.
+    fn firsts_end(&self) -> bool {
+        let ends = || self.files.values().all(|served| served.plan.first_ends());
+        self.firsts > 0 && self.demands + self.streams == 0 && ends()
+    }
+
     /// Notes the end of a job.
     pub(crate) fn ended(&mut self, reason: Reason) {
         match reason {
@@ -405,7 +412,7 @@ impl State {
             self.firsts += 1;
             return Ok(Job::Fetch(fetch(*file, served, image, Reason::First, chunks)));
         }
-        let urgent = self.is_urgent();
+        let urgent = self.is_urgent() && !self.firsts_end();
         // Layers that a caller waits for come first. They may use some of the workers for reads.
         let most = |hurried: bool| settings.streams + if hurried { settings.demands / 2 } else { 0 };
         let (hurried, others): (Vec<_>, Vec<_>) = self.files.iter_mut().partition(|(_, served)| served.is_hurried());

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     observer::LazyEvent,
-    plan::Reason,
+    plan::{Plan, Reason},
     source::Source,
     state::{Fetch, Job, Phase, Shared},
     sys,
@@ -213,10 +213,11 @@ fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result
         let mut state = shared.lock();
         let (mut wakes, mut leading) = (false, 0);
         if let Some(served) = state.files.get_mut(&fetch.file) {
-            let before = (served.plan.has_first(), served.plan.stream_ends());
+            let ends = |plan: &Plan| (plan.first_ends(), plan.has_first(), plan.stream_ends());
+            let before = ends(&served.plan);
             served.plan.arrived(chunk);
             leading = served.plan.leading();
-            wakes = served.plan.is_complete() || (served.plan.has_first(), served.plan.stream_ends()) != before;
+            wakes = served.plan.is_complete() || ends(&served.plan) != before;
         }
         state.judge();
         let freed = state.settle(shared);

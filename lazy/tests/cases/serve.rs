@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use layer::Limits;
 use lazy::{LazyEvent, PartialLayer, Settings};
 
 use crate::common::{Bench, Memory, Mounted, Native, mixed, noise, single, sources};
@@ -90,6 +91,31 @@ fn the_background_waits_as_long_as_a_start_waits_for_its_layers() {
     assert!(asked() > before && bench.recorder.all().is_empty());
     drop(waits);
     bench.recorder.wait_complete();
+}
+
+#[test]
+fn one_background_request_is_sent_before_the_last_chunks_of_a_profile_are_here() {
+    let Some(bench) = Bench::new() else { return };
+    let (source, mut description) = (Memory::new("slow", mixed()), mixed().description.clone());
+    description.first = vec![0..40];
+    let lazy = bench.start(Settings::default());
+    let waits = lazy.start_waits();
+    let all = sources([&source]);
+    let (layer, _) = PartialLayer::create(&bench.layer(), description, &all, &Limits::default()).unwrap();
+    let image = layer.image();
+    let asked = || source.faults.asked.load(std::sync::atomic::Ordering::SeqCst);
+    let before = asked();
+    // Sixteen chunks take more than a second.
+    *source.faults.pause.lock().unwrap() = Duration::from_millis(10);
+    lazy.serve(layer, all).unwrap();
+    assert!(lazy.await_first(&image, Duration::from_secs(60)));
+    assert_eq!(asked(), before + 2);
+    *source.faults.pause.lock().unwrap() = Duration::ZERO;
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(asked(), before + 2, "the background began before the start was ready");
+    drop(waits);
+    bench.recorder.wait_complete();
+    assert!(bench.bytes() == mixed().image);
 }
 
 /// Two processes wait for one chunk of a compressed file, of which the kernel decompresses all pages at once.
