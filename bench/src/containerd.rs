@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -10,23 +11,34 @@ use fixtures::must::Must;
 
 use crate::{daemon::Daemon, process::until_done, workdir::WorkDirectory};
 
+/// The snapshotter for eStargz images.
+pub const STARGZ: &str = "stargz";
+/// The snapshotter for images with a SOCI index.
+pub const SOCI: &str = "soci";
+
 /// A running daemon.
 #[derive(Debug)]
 pub struct Containerd {
     daemon: Daemon,
+    /// The snapshotter, if it is a program of its own. It ends after containerd.
+    snapshotter: Option<Daemon>,
     socket: PathBuf,
 }
 
 impl Containerd {
     /// Starts the daemon with its data in the directory, and waits until it answers. Pulls unpack for the snapshotter.
     pub fn start(workdir: &WorkDirectory, data: &Path, snapshotter: &str) -> Result<Self, String> {
+        let remote = remote(workdir, data, snapshotter)?;
         let (run, state) = (workdir.directory("containerd"), workdir.memory("containerd"));
         let (configuration, socket) = (run.join("config.toml"), state.join("socket"));
-        fs::write(&configuration, config(&data.join("containerd"), &state, &socket, snapshotter)).must("a file");
+        let mut content = config(&data.join("containerd"), &state, &socket, snapshotter);
+        content.push_str(remote.as_ref().map_or("", |(_, plugin)| plugin));
+        fs::write(&configuration, content).must("a file");
         let mut command = Command::new("containerd");
         command.arg("--config").arg(&configuration).args(["--log-level", "error"]);
         let answers = || until_done(client(&socket).arg("version")).is_ok();
-        Ok(Self { daemon: Daemon::start(&mut command, &run, answers)?, socket })
+        let snapshotter = remote.map(|(daemon, _)| daemon);
+        Ok(Self { daemon: Daemon::start(&mut command, &run, answers)?, snapshotter, socket })
     }
 
     /// Its client.
@@ -34,9 +46,21 @@ impl Containerd {
         client(&self.socket)
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> i32 {
-        self.daemon.pid()
+    /// The client that knows eStargz.
+    pub fn remote_client(&self) -> Command {
+        self.client_of("ctr-remote")
+    }
+
+    /// A program that takes the address of the daemon as `ctr` does.
+    pub fn client_of(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("--address").arg(&self.socket);
+        command
+    }
+
+    /// Its process ids.
+    pub fn pids(&self) -> Vec<i32> {
+        [Some(&self.daemon), self.snapshotter.as_ref()].into_iter().flatten().map(Daemon::pid).collect()
     }
 }
 
@@ -44,6 +68,30 @@ fn client(socket: &Path) -> Command {
     let mut command = Command::new("ctr");
     command.arg("--address").arg(socket);
     command
+}
+
+/// Starts a snapshotter that is a program of its own, and returns it with its part of containerd's configuration.
+fn remote(workdir: &WorkDirectory, data: &Path, snapshotter: &str) -> Result<Option<(Daemon, String)>, String> {
+    let program = match snapshotter {
+        STARGZ => "containerd-stargz-grpc",
+        SOCI => "soci-snapshotter-grpc",
+        _ => return Ok(None),
+    };
+    let (run, root) = (workdir.directory(snapshotter), data.join(snapshotter));
+    let socket = run.join("socket");
+    let mut command = Command::new(program);
+    command.arg("--address").arg(&socket).arg("--root").arg(&root);
+    if snapshotter == SOCI {
+        let configuration = run.join("config.toml");
+        fs::write(&configuration, "").must("a file");
+        command.arg("--config").arg(configuration);
+    }
+    let daemon = Daemon::start(&mut command, &run, || UnixStream::connect(&socket).is_ok())?;
+    let plugin = format!(
+        "[proxy_plugins.{snapshotter}]\ntype = \"snapshot\"\naddress = {socket:?}\n\
+         [proxy_plugins.{snapshotter}.exports]\nroot = {root:?}\nenable_remote_snapshot_annotations = \"true\"\n"
+    );
+    Ok(Some((daemon, plugin)))
 }
 
 /// The configuration. Since containerd 2 the daemon unpacks only for the snapshotters that it names.

@@ -127,7 +127,7 @@ const CONTENDERS: [(&str, Contender); 4] = [
     ("containerd, ctr images pull", |workdir, data, image| {
         let containerd = Containerd::start(workdir, data.path(), "overlayfs")?;
         let pull = || until_done(containerd.client().args(["images", "pull", "--plain-http", image]));
-        cost::watch(&[containerd.pid()], pull)
+        cost::watch(&containerd.pids(), pull)
     }),
     ("skopeo copy + umoci unpack", skopeo_and_umoci),
 ];

@@ -18,7 +18,7 @@ use super::{
     sample::Sample,
 };
 use crate::{
-    containerd::Containerd,
+    containerd::{Containerd, SOCI, STARGZ},
     docker::Docker,
     ours::Ours,
     process::{processor_time, until_done},
@@ -55,7 +55,15 @@ impl Contender {
     /// Ours.
     pub const OURS: [Self; 3] = [Self::Lazy, Self::Native, Self::Gzip];
     /// The others. A snapshotter that the installed containerd lacks is left out.
-    pub const PEERS: [Self; 3] = [Self::Docker, Self::Containerd("overlayfs"), Self::Containerd("erofs")];
+    pub const PEERS: [Self; 5] = [
+        Self::Docker,
+        Self::Containerd("overlayfs"),
+        Self::Containerd("erofs"),
+        Self::Containerd(STARGZ),
+        Self::Containerd(SOCI),
+    ];
+    /// Snapshotters that need images of their own. The container starts before its image is there.
+    pub const REMOTE: [&str; 2] = [STARGZ, SOCI];
     /// The row of a start of ours with an image that is present.
     pub const PRESENT: &str = "oci-rs, image present";
 
@@ -68,6 +76,11 @@ impl Contender {
             Self::Docker => "docker run".to_owned(),
             Self::Containerd(snapshotter) => format!("ctr pull + run, {snapshotter}"),
         }
+    }
+
+    /// Whether the row with this name tells when the image is whole.
+    pub fn tells_whole(name: &str) -> bool {
+        name != Self::PRESENT && Self::REMOTE.iter().all(|snapshotter| name != Self::Containerd(snapshotter).name())
     }
 }
 
@@ -94,7 +107,9 @@ impl Arena<'_> {
             Contender::Native => self.ours(&image.native(&host), false, image.layers).await.map(|both| named(both.0)),
             Contender::Gzip => self.ours(&image.gzip(&host), false, image.layers).await.map(|both| named(both.0)),
             Contender::Docker => self.docker(&image.gzip(&host)).map(named),
-            Contender::Containerd(snapshotter) => self.containerd(&image.gzip(&host), snapshotter).map(named),
+            Contender::Containerd(snapshotter) => {
+                self.containerd(&image.of_snapshotter(&host, snapshotter), snapshotter).map(named)
+            }
         }
     }
 
@@ -179,17 +194,19 @@ impl Arena<'_> {
         let data = self.workdir.fresh("readiness");
         let containerd = Containerd::start(self.workdir, data.path(), snapshotter)?;
         let ctr = |args: &[&str]| until_done(containerd.client().args(args));
+        let mut puller = if snapshotter == STARGZ { containerd.remote_client() } else { containerd.client() };
+        let pull = if snapshotter == STARGZ { "rpull" } else { "pull" };
+        puller.args(["images", pull, "--plain-http", "--snapshotter", snapshotter, reference]);
         let listed = containerd.client().args(["plugins", "ls"]).output();
         let listed = listed.map_err(|error| format!("ctr: {error}"))?;
         if !has_snapshotter(&String::from_utf8_lossy(&listed.stdout), snapshotter) {
             return Err(format!("this containerd has no snapshotter {snapshotter}"));
         }
-        let pull = ["images", "pull", "--plain-http", "--snapshotter", snapshotter, reference];
         let memory = (MEMORY << 20).to_string();
         let limits = ["--net-host", "--null-io", "--detach", "--memory-limit", &memory];
         let run = [["run", "--snapshotter", snapshotter].as_slice(), &limits, &[reference, NAME]].concat();
-        let sample = self.peer(&[containerd.pid()], || {
-            let pulled = ctr(&pull)?;
+        let sample = self.peer(&containerd.pids(), || {
+            let pulled = until_done(&mut puller)?;
             ctr(&run)?;
             Ok(pulled)
         });
@@ -201,7 +218,7 @@ impl Arena<'_> {
         sample
     }
 
-    /// From the start of another program to the service's answer. `run` returns when the image is whole.
+    /// From the start of another program to the service's answer. `run` returns when the image is pulled.
     fn peer(&self, daemons: &[i32], run: impl FnOnce() -> Result<Duration, String>) -> Result<Sample, String> {
         let all = || daemons.iter().map(|pid| processor_time(*pid)).sum::<Duration>();
         let (cpu, traffic) = (all(), self.link.traffic());

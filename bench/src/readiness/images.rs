@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     blobs::{Blob, Blobs},
+    contenders::Contender,
     services::Service,
 };
 use crate::{
@@ -38,6 +39,15 @@ impl Image {
     /// The image with gzip layers only, at this host.
     pub fn gzip(&self, host: &str) -> String {
         format!("{host}/{}:gzip", self.name)
+    }
+
+    /// The image in the form that a snapshotter of containerd takes, at this host.
+    pub fn of_snapshotter(&self, host: &str, snapshotter: &str) -> String {
+        if Contender::REMOTE.contains(&snapshotter) {
+            format!("{host}/{}:{snapshotter}", self.name)
+        } else {
+            self.gzip(host)
+        }
     }
 
     /// The image with its native form, at this host.
@@ -182,5 +192,7 @@ mod tests {
         let image = Image { service: Service::Static, mebibytes: 150, packed: 1, native: 1, layers: 3, name };
         assert_eq!(image.native("127.0.0.1:1"), "127.0.0.1:1/readiness/nginx-150:native");
         assert_eq!(image.gzip("127.0.0.1:1"), "127.0.0.1:1/readiness/nginx-150:gzip");
+        assert_eq!(image.of_snapshotter("127.0.0.1:1", "erofs"), image.gzip("127.0.0.1:1"));
+        assert_eq!(image.of_snapshotter("127.0.0.1:1", "soci"), "127.0.0.1:1/readiness/nginx-150:soci");
     }
 }

@@ -6,6 +6,7 @@ mod blobs;
 mod contenders;
 mod images;
 mod options;
+mod remote;
 mod sample;
 mod services;
 mod table;
@@ -54,11 +55,22 @@ pub async fn measure(
         for (which, profile) in &profiles {
             let published = publisher.publish(*which, Some(*mebibytes), profile.as_deref());
             let Some((image, disk)) = or_say(published.and_then(|image| with_disk(workdir, image))) else { continue };
+            let mut programs = Contender::OURS.to_vec();
+            if contenders.peers {
+                let host = registry.host();
+                let converted = |snapshotter| or_say(remote::convert(workdir, &image, &host, snapshotter)).is_some();
+                programs.extend(Contender::PEERS.into_iter().filter(|peer| match peer {
+                    Contender::Containerd(snapshotter) if Contender::REMOTE.contains(snapshotter) => {
+                        converted(snapshotter)
+                    }
+                    _ => true,
+                }));
+            }
             for line in &options.lines {
                 let link = Link::open(registry.host(), *line).await;
                 let arena = Arena { workdir, link: &link, service };
                 let mut cell = Cell::new(&image, *line, disk);
-                contest(&arena, contenders, quiet, rounds, &image, &mut cell).await;
+                contest((&arena, &programs), quiet, rounds, &image, &mut cell).await;
                 cells.push(cell);
             }
         }
@@ -102,19 +114,16 @@ fn with_disk(workdir: &WorkDirectory, image: Image) -> Result<(Image, Duration),
 }
 
 async fn contest(
-    arena: &Arena<'_>,
-    contenders: &Contenders,
+    (arena, programs): (&Arena<'_>, &[Contender]),
     quiet: &mut Quiet,
     rounds: usize,
     image: &Image,
     cell: &mut Cell,
 ) {
-    let peers = Contender::PEERS.into_iter().filter(|_| contenders.peers);
-    let all: Vec<Contender> = Contender::OURS.into_iter().chain(peers).collect();
     for round in 1..=rounds {
         let (service, mebibytes, line) = (cell.service, cell.mebibytes, cell.line);
         note(&format!("readiness: {service}, {mebibytes} MiB, {line}: round {round} of {rounds}"));
-        for contender in &all {
+        for contender in programs {
             quiet.wait().await;
             let measured = arena.measure(*contender, image).await;
             let measured = measured.map_err(|error| format!("{}: {error}", contender.name()));

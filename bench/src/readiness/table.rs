@@ -42,7 +42,7 @@ impl Cell {
             let cpu = samples.middle(name, |sample| sample.cpu.as_secs_f64())?;
             let requests = samples.middle(name, |sample| sample.before.requests as f64)?;
             let megabytes = samples.middle(name, |sample| sample.before.bytes as f64 / 1e6)?;
-            let whole = if name == Contender::PRESENT { String::new() } else { format!("{whole:.0}") };
+            let whole = if Contender::tells_whole(name) { format!("{whole:.0}") } else { String::new() };
             Some(format!(
                 "| {} | {name} | {ready:.0} | {low:.0} | {high:.0} | {} | {whole} | {cpu:.2} | {requests:.0} | \
                  {megabytes:.1} |",
@@ -177,6 +177,7 @@ mod tests {
     fn rows_have_medians() {
         let rows = cell().rows();
         assert_eq!(rows[0], "| nginx | oci-rs, lazy | 300 | 300 | 300 | 1 | 9500 | 1.00 | 12 | 3.5 |");
+        assert!(Contender::tells_whole("ctr pull + run, erofs") && !Contender::tells_whole("ctr pull + run, soci"));
         assert_eq!(rows[1], "| nginx | oci-rs, image present | 100 | 100 | 100 | 1 |  | 0.01 | 12 | 3.5 |");
     }
 
