@@ -46,6 +46,9 @@ const PRESENT: &str = "present";
 const VERSION: u32 = 1;
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 20;
+/// Bytes that are hashed when a chunk has come. A job takes no bytes from its source meanwhile, and after a longer pause
+/// the link would have nothing to do. It is more than a chunk, because many chunks may precede the next missing one.
+const AHEAD: u64 = 4 * CHUNK;
 
 /// What a manifest says about a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -272,12 +275,13 @@ impl PartialLayer {
         Ok(true)
     }
 
-    /// Hashes the beginning with this many chunks, of which all are here, so that less is left when the last one comes.
-    /// Does nothing if another thread does so.
+    /// Hashes a next part of the beginning with this many chunks, of which all are here, so that less is left when the
+    /// last one comes. Does nothing if another thread does so.
     pub(crate) fn hash_ahead(&self, image: &File, chunks: usize) {
         let Some(last) = chunks.checked_sub(1) else { return };
         if let Ok(mut hashed) = self.hashed.try_lock()
-            && let Err(error) = hashed.go_on(image, self.range_of(last).end)
+            && let end = self.range_of(last).end.min(hashed.bytes + AHEAD)
+            && let Err(error) = hashed.go_on(image, end)
         {
             // The check of the whole image goes on here, and reports a failure.
             tracing::debug!(layer = %self.description.digest, %error, "the beginning of a layer is not hashed");

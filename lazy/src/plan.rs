@@ -18,14 +18,20 @@ const STREAM: usize = 128;
 /// Missing chunks of the background jobs that run, with which the next one sends its request. On a link of 1 Gbit/s
 /// they take 70 ms: longer than the answer to the request.
 const LEFT: usize = 64;
-/// Missing chunks of a profile with which the first background job may send its request. On a link of 1 Gbit/s they take
-/// 18 ms. A job that waits for its turn takes no bytes, so it delays them by no more than what its connection buffers.
-const LEFT_OF_FIRST: usize = 16;
+/// Chunks of background jobs that begin before a profile is complete. On a link of 1 Gbit/s they take 18 ms: as long as
+/// the answer to a request from a registry that is far away.
+const EARLY: usize = 16;
+/// A profile has at least this many chunks if the background may begin when [`EARLY`] of them are missing. They share
+/// the link with that job, so it delays a start by at most a sixteenth.
+const LONG: usize = 16 * EARLY;
 /// Chunks of one job for a profile. Several such jobs run at the same time.
 const FIRST: usize = 64;
-/// Chunks between two parts that one job fetches with them. On a link of 1 Gbit/s they take as long as the answer to a
-/// request from a registry that is not far away.
+/// Missing chunks between two parts of a profile that one job fetches with them. On a link of 1 Gbit/s they take as long
+/// as the answer to a request from a registry that is not far away.
 const GAP: usize = 4;
+/// Chunks that are here and that a background job fetches again, between two that are not. Its requests follow each other
+/// without a pause, so more of them would make the whole take longer.
+const AGAIN: usize = 1;
 /// The pause after a failure. It doubles with each further one …
 const PAUSE: Duration = Duration::from_millis(100);
 /// … up to this.
@@ -50,6 +56,8 @@ pub(crate) struct Plan {
     present: Vec<bool>,
     /// Chunks that come before the others, the next one last.
     first: Vec<Range<usize>>,
+    /// Missing chunks of those with which the background may begin.
+    early: usize,
     /// Chunks that a job for a read or for a start fetches.
     reserved: Vec<bool>,
     missing: usize,
@@ -64,9 +72,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(present: &[bool], first: &[Range<usize>]) -> Self {
+        let first = merged(first, present.len());
+        let missing_first = first.iter().cloned().flatten().filter(|chunk| !present[*chunk]).count();
         Self {
             present: present.to_vec(),
-            first: merged(first, present.len()),
+            first,
+            early: if missing_first < LONG { 0 } else { EARLY },
             reserved: vec![false; present.len()],
             missing: present.iter().filter(|present| !**present).count(),
             leading: present.iter().take_while(|present| **present).count(),
@@ -119,21 +130,26 @@ impl Plan {
     /// Whether the background jobs that run have so little left that the next one shall send its request. If it waited
     /// for their end, the link would have nothing to do for a round trip.
     pub(crate) fn stream_ends(&self) -> bool {
-        self.streaming.iter().cloned().flatten().filter(|chunk| !self.present[*chunk]).take(LEFT + 1).count() <= LEFT
+        self.streaming_at_most(LEFT + 1) <= LEFT
     }
 
-    /// Begins a background job, unless those that run have enough left.
-    pub(crate) fn stream(&mut self, now: Instant) -> Option<Range<usize>> {
+    /// Begins a background job, unless those that run have enough left. `early`: a profile is not complete, and
+    /// its jobs fetch what it lacks.
+    pub(crate) fn stream(&mut self, now: Instant, early: bool) -> Option<Range<usize>> {
         if !self.stream_ends() || self.retries.is_some_and(|(_, stream)| stream > now) {
             return None;
         }
-        let free = |chunk: &usize| !self.present[*chunk] && !self.streaming.iter().any(|job| job.contains(chunk));
+        let free = |chunk: &usize| {
+            let taken = self.present[*chunk] || (early && self.reserved[*chunk]);
+            !taken && !self.streaming.iter().any(|job| job.contains(chunk))
+        };
         let start = (self.leading..self.present.len()).find(free)?;
         let mut end = start + 1;
-        for chunk in start + 1..(start + STREAM).min(self.present.len()) {
+        let most = if early { EARLY } else { STREAM };
+        for chunk in start + 1..(start + most).min(self.present.len()) {
             if free(&chunk) {
                 end = chunk + 1;
-            } else if chunk >= end + GAP || !self.present[chunk] {
+            } else if chunk >= end + AGAIN || !self.present[chunk] {
                 break;
             }
         }
@@ -158,14 +174,25 @@ impl Plan {
         Some(start..end)
     }
 
-    /// How many chunks are missing that come before the others, at most `limit`.
-    fn first_missing(&self, limit: usize) -> usize {
-        self.first.iter().cloned().flatten().filter(|chunk| !self.present[*chunk]).take(limit).count()
+    /// Whether the background jobs that run are enough before a profile is complete.
+    pub(crate) fn early_jobs_suffice(&self) -> bool {
+        self.streaming_at_most(EARLY) > EARLY / 2
+    }
+
+    /// Missing chunks of the background jobs that run, at most `limit`.
+    fn streaming_at_most(&self, limit: usize) -> usize {
+        self.streaming.iter().cloned().flatten().filter(|chunk| !self.present[*chunk]).take(limit).count()
+    }
+
+    /// Whether there are so many chunks that come before the others that the background begins before all are here.
+    pub(crate) fn has_long_first(&self) -> bool {
+        self.early > 0
     }
 
     /// Whether so few chunks are missing that come before the others that the background may begin.
     pub(crate) fn first_ends(&self) -> bool {
-        self.first_missing(LEFT_OF_FIRST + 1) <= LEFT_OF_FIRST
+        let missing = self.first.iter().cloned().flatten().filter(|chunk| !self.present[*chunk]);
+        missing.take(self.early + 1).count() <= self.early
     }
 
     /// Whether all chunks are here that come before the others.
@@ -225,7 +252,7 @@ mod tests {
     impl Plan {
         /// All background jobs that begin now.
         fn jobs(&mut self, now: Instant) -> Vec<(usize, usize)> {
-            std::iter::from_fn(|| self.stream(now)).map(|chunks| (chunks.start, chunks.end)).collect()
+            std::iter::from_fn(|| self.stream(now, false)).map(|chunks| (chunks.start, chunks.end)).collect()
         }
     }
 
@@ -253,18 +280,23 @@ mod tests {
             plan.ended(Reason::First, job, None);
         }
         assert!(plan.has_first());
-        assert_eq!((plan.first(now), plan.stream(now)), (None, Some(0..3)));
+        assert_eq!((plan.first(now), plan.stream(now, false)), (None, Some(0..3)));
     }
 
     #[test]
-    fn a_profile_ends_when_few_of_its_chunks_are_missing() {
-        let (mut plan, mut ended) = (plan_with(&".".repeat(100), &[10..40, 60..64]), Vec::new());
-        for chunk in (60..64).chain(10..40) {
-            plan.arrived(chunk);
-            ended.push(plan.first_ends());
+    fn the_background_begins_before_the_last_chunks_of_a_long_profile_are_here() {
+        for (first, early) in [(0..LONG, EARLY), (0..LONG - 1, 0)] {
+            let mut plan = plan_with(&".".repeat(LONG + 100), std::slice::from_ref(&first));
+            let now = Instant::now();
+            while plan.first(now).is_some() {}
+            let left = first.clone().find(|chunk| {
+                plan.arrived(*chunk);
+                plan.first_ends()
+            });
+            assert_eq!(left.map(|chunk| first.end - chunk - 1), Some(early), "{first:?}");
+            assert_eq!(plan.stream(now, true), Some(first.end..first.end + EARLY));
+            assert!(plan.early_jobs_suffice());
         }
-        assert_eq!(ended.iter().position(|ends| *ends), Some(34 - LEFT_OF_FIRST - 1));
-        assert!(ended[34 - LEFT_OF_FIRST..].iter().all(|ends| *ends) && plan_with("....", &[]).first_ends());
     }
 
     #[test]
@@ -322,18 +354,18 @@ mod tests {
     #[test]
     fn background_jobs_never_stop_a_read_and_are_repeated_after_a_pause() {
         let (mut plan, now) = (plan("xx..xxxxx..xxxxx."), Instant::now());
-        assert_eq!([(); 4].map(|()| plan.stream(now)), [Some(2..4), Some(9..11), Some(16..17), None]);
+        assert_eq!([(); 4].map(|()| plan.stream(now, false)), [Some(2..4), Some(9..11), Some(16..17), None]);
         assert_eq!(plan.demand(now, 3..4), Some(3..4));
         plan.arrived(2);
         plan.arrived(3);
         plan.arrived(3);
         plan.ended(Reason::Stream, 2..4, None);
-        assert_eq!(plan.stream(now), None);
+        assert_eq!(plan.stream(now, false), None);
         assert_eq!(plan.missing(), 3);
         plan.arrived(9);
         plan.ended(Reason::Stream, 9..11, Some(now));
-        assert_eq!(plan.stream(now), None);
-        assert_eq!(plan.stream(now + PAUSE), Some(10..11));
+        assert_eq!(plan.stream(now, false), None);
+        assert_eq!(plan.stream(now + PAUSE, false), Some(10..11));
         plan.arrived(10);
         plan.arrived(16);
         assert!(plan.is_complete());
@@ -342,9 +374,9 @@ mod tests {
     #[test]
     fn a_background_job_fetches_few_chunks_again_instead_of_asking_twice() {
         for (present, jobs) in [
-            ("..xxxx..", &[(0, 8)][..]),
-            ("..xxxxx..", &[(0, 2), (7, 9)]),
-            (".x.xx.xxx.xxxx.x", &[(0, 15)]),
+            ("..x..", &[(0, 5)][..]),
+            ("..xx..", &[(0, 2), (4, 6)]),
+            (".x.x..xx.x", &[(0, 6), (8, 9)]),
             ("x.xxxxx", &[(1, 2)]),
         ] {
             assert_eq!(plan(present).jobs(Instant::now()), jobs, "{present}");
@@ -363,12 +395,12 @@ mod tests {
         let (mut plan, now) = (plan(&".".repeat(3 * STREAM)), Instant::now());
         assert_eq!(plan.jobs(now), [(0, STREAM)]);
         (0..STREAM - LEFT - 1).for_each(|chunk| plan.arrived(chunk));
-        assert_eq!(plan.stream(now), None);
+        assert_eq!(plan.stream(now, false), None);
         plan.arrived(STREAM - LEFT - 1);
         assert_eq!(plan.jobs(now), [(STREAM, 2 * STREAM)]);
         // The chunks that the first one did not fetch come next.
         plan.ended(Reason::Stream, 0..STREAM, None);
-        assert_eq!(plan.stream(now), None);
+        assert_eq!(plan.stream(now, false), None);
         (STREAM..2 * STREAM - LEFT).for_each(|chunk| plan.arrived(chunk));
         assert_eq!(plan.jobs(now), [(STREAM - LEFT, STREAM)]);
     }
@@ -384,15 +416,15 @@ mod tests {
             assert!(pause >= last && pause <= LONGEST_PAUSE);
             assert_eq!(for_reads, pause.min(LONGEST_DEMAND_PAUSE));
             assert_eq!(plan.demand(now, 0..1), None);
-            assert_eq!(plan.stream(now), None);
+            assert_eq!(plan.stream(now, false), None);
             last = pause;
         }
         assert_eq!(last, LONGEST_PAUSE);
         plan.retry_now();
-        assert_eq!(plan.stream(now), Some(0..4));
+        assert_eq!(plan.stream(now, false), Some(0..4));
         plan.ended(Reason::Stream, 0..4, Some(now));
         assert_eq!(plan.retries.map(|(_, stream)| stream - now), Some(PAUSE));
         plan.arrived(0);
-        assert_eq!(plan.stream(now), Some(1..4));
+        assert_eq!(plan.stream(now, false), Some(1..4));
     }
 }

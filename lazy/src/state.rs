@@ -378,11 +378,12 @@ impl State {
         self.demands + self.firsts + self.starts > 0
     }
 
-    /// Whether the jobs for starts have so little left that one background job may send its request: its answer comes
-    /// when they are done. Without them, a start waits for something else.
+    /// Whether the jobs for starts have so little left that a background job may send its request: its answer comes when
+    /// they are done. Without them, a start waits for something else.
     fn firsts_end(&self) -> bool {
-        let ends = || self.files.values().all(|served| served.plan.first_ends());
-        self.firsts > 0 && self.demands + self.streams == 0 && ends()
+        let plans = || self.files.values().map(|served| &served.plan);
+        let ends = || plans().any(Plan::has_long_first) && plans().all(Plan::first_ends);
+        self.firsts > 0 && self.demands == 0 && ends() && !plans().any(Plan::early_jobs_suffice)
     }
 
     /// Notes the end of a job.
@@ -412,7 +413,8 @@ impl State {
             self.firsts += 1;
             return Ok(Job::Fetch(fetch(*file, served, image, Reason::First, chunks)));
         }
-        let urgent = self.is_urgent() && !self.firsts_end();
+        let early = self.firsts_end();
+        let urgent = self.is_urgent() && !early;
         // Layers that a caller waits for come first. They may use some of the workers for reads.
         let most = |hurried: bool| settings.streams + if hurried { settings.demands / 2 } else { 0 };
         let (hurried, others): (Vec<_>, Vec<_>) = self.files.iter_mut().partition(|(_, served)| served.is_hurried());
@@ -431,7 +433,7 @@ impl State {
             if (urgent && !served.is_hurried()) || self.streams >= most(served.is_hurried()) {
                 continue;
             }
-            let Some(chunks) = served.plan.stream(now) else { continue };
+            let Some(chunks) = served.plan.stream(now, early) else { continue };
             self.streams += 1;
             return Ok(Job::Fetch(fetch(*file, served, &image, Reason::Stream, chunks)));
         }

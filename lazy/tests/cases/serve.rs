@@ -94,10 +94,12 @@ fn the_background_waits_as_long_as_a_start_waits_for_its_layers() {
 }
 
 #[test]
-fn one_background_request_is_sent_before_the_last_chunks_of_a_profile_are_here() {
+fn one_background_request_is_sent_before_the_last_chunks_of_a_long_profile_are_here() {
     let Some(bench) = Bench::new() else { return };
-    let (source, mut description) = (Memory::new("slow", mixed()), mixed().description.clone());
-    description.first = vec![0..40];
+    let native = Native::new([40 << 20]);
+    let (source, mut description) = (Memory::new("slow", &native), native.description.clone());
+    // Five requests of at most 64 chunks.
+    description.first = vec![0..300];
     let lazy = bench.start(Settings::default());
     let waits = lazy.start_waits();
     let all = sources([&source]);
@@ -105,17 +107,17 @@ fn one_background_request_is_sent_before_the_last_chunks_of_a_profile_are_here()
     let image = layer.image();
     let asked = || source.faults.asked.load(std::sync::atomic::Ordering::SeqCst);
     let before = asked();
-    // Sixteen chunks take more than a second.
-    *source.faults.pause.lock().unwrap() = Duration::from_millis(10);
+    // The last sixteen chunks take a tenth of a second.
+    *source.faults.pause.lock().unwrap() = Duration::from_millis(4);
     lazy.serve(layer, all).unwrap();
     assert!(lazy.await_first(&image, Duration::from_secs(60)));
-    assert_eq!(asked(), before + 2);
+    assert_eq!(asked(), before + 5 + 1);
     *source.faults.pause.lock().unwrap() = Duration::ZERO;
     thread::sleep(Duration::from_millis(200));
-    assert_eq!(asked(), before + 2, "the background began before the start was ready");
+    assert_eq!(asked(), before + 5 + 1, "the background began before the start was ready");
     drop(waits);
     bench.recorder.wait_complete();
-    assert!(bench.bytes() == mixed().image);
+    assert!(bench.bytes() == native.image);
 }
 
 /// Two processes wait for one chunk of a compressed file, of which the kernel decompresses all pages at once.
