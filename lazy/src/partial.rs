@@ -46,8 +46,9 @@ const PRESENT: &str = "present";
 const VERSION: u32 = 1;
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 20;
-/// Bytes that are hashed when a chunk has come. A job takes no bytes from its source meanwhile, and after a longer pause
-/// the link would have nothing to do. It is more than a chunk, because many chunks may precede the next missing one.
+/// Bytes that are hashed when a chunk has come. A job takes no bytes from its source meanwhile, and after a longer
+/// pause the link would have nothing to do. It is more than a chunk, because many chunks may precede the next missing
+/// one.
 const AHEAD: u64 = 4 * CHUNK;
 
 /// What a manifest says about a layer.

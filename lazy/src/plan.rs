@@ -26,11 +26,11 @@ const EARLY: usize = 16;
 const LONG: usize = 16 * EARLY;
 /// Chunks of one job for a profile. Several such jobs run at the same time.
 const FIRST: usize = 64;
-/// Missing chunks between two parts of a profile that one job fetches with them. On a link of 1 Gbit/s they take as long
-/// as the answer to a request from a registry that is not far away.
+/// Missing chunks between two parts of a profile that one job fetches with them. On a link of 1 Gbit/s they take as
+/// long as the answer to a request from a registry that is not far away.
 const GAP: usize = 4;
-/// Chunks that are here and that a background job fetches again, between two that are not. Its requests follow each other
-/// without a pause, so more of them would make the whole take longer.
+/// Chunks that are here and that a background job fetches again, between two that are not. The requests of the
+/// background follow each other without a pause, so each chunk more makes the whole take longer.
 const AGAIN: usize = 1;
 /// The pause after a failure. It doubles with each further one …
 const PAUSE: Duration = Duration::from_millis(100);

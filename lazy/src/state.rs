@@ -378,8 +378,8 @@ impl State {
         self.demands + self.firsts + self.starts > 0
     }
 
-    /// Whether the jobs for starts have so little left that a background job may send its request: its answer comes when
-    /// they are done. Without them, a start waits for something else.
+    /// Whether the jobs for starts have so little left that a background job may send its request: its answer comes
+    /// when they are done. Without them, a start waits for something else.
     fn firsts_end(&self) -> bool {
         let plans = || self.files.values().map(|served| &served.plan);
         let ends = || plans().any(Plan::has_long_first) && plans().all(Plan::first_ends);

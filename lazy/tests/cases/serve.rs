@@ -99,7 +99,7 @@ fn one_background_request_is_sent_before_the_last_chunks_of_a_long_profile_are_h
     let native = Native::new([40 << 20]);
     let (source, mut description) = (Memory::new("slow", &native), native.description.clone());
     // Five requests of at most 64 chunks.
-    description.first = vec![0..300];
+    description.first = vec![0..200, 200..300];
     let lazy = bench.start(Settings::default());
     let waits = lazy.start_waits();
     let all = sources([&source]);
