@@ -15,6 +15,8 @@ use crate::{daemon::Daemon, process::until_done, workdir::WorkDirectory};
 pub const STARGZ: &str = "stargz";
 /// The snapshotter for images with a SOCI index.
 pub const SOCI: &str = "soci";
+/// Snapshotters that need images of their own. The container starts before its image is there.
+pub const REMOTE: [&str; 2] = [STARGZ, SOCI];
 
 /// A running daemon.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::{
     sample::Sample,
 };
 use crate::{
-    containerd::{Containerd, SOCI, STARGZ},
+    containerd::{Containerd, REMOTE, SOCI, STARGZ},
     docker::Docker,
     ours::Ours,
     process::{processor_time, until_done},
@@ -62,8 +62,6 @@ impl Contender {
         Self::Containerd(STARGZ),
         Self::Containerd(SOCI),
     ];
-    /// Snapshotters that need images of their own. The container starts before its image is there.
-    pub const REMOTE: [&str; 2] = [STARGZ, SOCI];
     /// The row of a start of ours with an image that is present.
     pub const PRESENT: &str = "oci-rs, image present";
 
@@ -80,7 +78,7 @@ impl Contender {
 
     /// Whether the row with this name tells when the image is whole.
     pub fn tells_whole(name: &str) -> bool {
-        name != Self::PRESENT && Self::REMOTE.iter().all(|snapshotter| name != Self::Containerd(snapshotter).name())
+        name != Self::PRESENT && REMOTE.iter().all(|snapshotter| name != Self::Containerd(snapshotter).name())
     }
 }
 

@@ -11,10 +11,10 @@ use serde_json::{Value as Json, json};
 
 use super::{
     blobs::{Blob, Blobs},
-    contenders::Contender,
     services::Service,
 };
 use crate::{
+    containerd::REMOTE,
     report::note,
     workdir::{WorkDirectory, text},
 };
@@ -43,11 +43,7 @@ impl Image {
 
     /// The image in the form that a snapshotter of containerd takes, at this host.
     pub fn of_snapshotter(&self, host: &str, snapshotter: &str) -> String {
-        if Contender::REMOTE.contains(&snapshotter) {
-            format!("{host}/{}:{snapshotter}", self.name)
-        } else {
-            self.gzip(host)
-        }
+        if REMOTE.contains(&snapshotter) { format!("{host}/{}:{snapshotter}", self.name) } else { self.gzip(host) }
     }
 
     /// The image with its native form, at this host.

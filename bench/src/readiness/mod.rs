@@ -24,6 +24,7 @@ use self::{
     table::Cell,
 };
 use crate::{
+    containerd::REMOTE,
     ours::Contenders,
     pull::{
         floor,
@@ -60,9 +61,7 @@ pub async fn measure(
                 let host = registry.host();
                 let converted = |snapshotter| or_say(remote::convert(workdir, &image, &host, snapshotter)).is_some();
                 programs.extend(Contender::PEERS.into_iter().filter(|peer| match peer {
-                    Contender::Containerd(snapshotter) if Contender::REMOTE.contains(snapshotter) => {
-                        converted(snapshotter)
-                    }
+                    Contender::Containerd(snapshotter) if REMOTE.contains(snapshotter) => converted(snapshotter),
                     _ => true,
                 }));
             }
