@@ -30,9 +30,9 @@ pub struct Containerd {
 impl Containerd {
     /// Starts the daemon with its data in the directory, and waits until it answers. Pulls unpack for the snapshotter.
     pub fn start(workdir: &WorkDirectory, data: &Path, snapshotter: &str) -> Result<Self, String> {
-        let remote = remote(workdir, data, snapshotter)?;
         let (run, state) = (workdir.directory("containerd"), workdir.memory("containerd"));
         let (configuration, socket) = (run.join("config.toml"), state.join("socket"));
+        let remote = remote(workdir, data, &socket, snapshotter)?;
         let mut content = config(&data.join("containerd"), &state, &socket, snapshotter);
         content.push_str(remote.as_ref().map_or("", |(_, plugin)| plugin));
         fs::write(&configuration, content).must("a file");
@@ -73,7 +73,12 @@ fn client(socket: &Path) -> Command {
 }
 
 /// Starts a snapshotter that is a program of its own, and returns it with its part of containerd's configuration.
-fn remote(workdir: &WorkDirectory, data: &Path, snapshotter: &str) -> Result<Option<(Daemon, String)>, String> {
+fn remote(
+    workdir: &WorkDirectory,
+    data: &Path,
+    containerd: &Path,
+    snapshotter: &str,
+) -> Result<Option<(Daemon, String)>, String> {
     let program = match snapshotter {
         STARGZ => "containerd-stargz-grpc",
         SOCI => "soci-snapshotter-grpc",
@@ -85,7 +90,9 @@ fn remote(workdir: &WorkDirectory, data: &Path, snapshotter: &str) -> Result<Opt
     command.arg("--address").arg(&socket).arg("--root").arg(&root);
     if snapshotter == SOCI {
         let configuration = run.join("config.toml");
-        fs::write(&configuration, "").must("a file");
+        // It asks containerd for layers that have no index.
+        let store = format!("[content_store]\ncontainerd_address = {containerd:?}\n");
+        fs::write(&configuration, store).must("a file");
         command.arg("--config").arg(configuration);
     }
     let daemon = Daemon::start(&mut command, &run, || UnixStream::connect(&socket).is_ok())?;
