@@ -296,15 +296,14 @@ impl PartialLayer {
         if found != self.description.digest {
             return Ok(Some(format!("its digest is {found}, although its hash tree is right: the manifest is wrong")));
         }
-        if let Some(padding) = &self.padding {
-            let problem = "bytes behind the end of a file";
-            return Ok((!layer::is_padding(image, padding)?).then(|| self.description.refused(problem).to_string()));
-        }
-        let root = self.description.root().unwrap_or_default();
-        match layer::check_image(image, self.parts.metadata, &root, limits) {
-            Ok(_) => Ok(None),
-            Err(error) => Ok(Some(LazyError::of_layer(&self.description.digest, error).to_string())),
-        }
+        let checked = match &self.padding {
+            Some(padding) => layer::check_padding(image, padding),
+            None => {
+                let root = self.description.root().unwrap_or_default();
+                layer::check_image(image, self.parts.metadata, &root, limits).map(drop)
+            }
+        };
+        Ok(checked.err().map(|error| LazyError::of_layer(&self.description.digest, error).to_string()))
     }
 
     /// The digest of the complete image.

@@ -15,7 +15,7 @@ mod tree;
 pub use compressed::is_compressed;
 pub use memory::MemoryCounter;
 pub use native::{
-    CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, convert, is_padding,
+    CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, check_padding, convert,
     receive,
 };
 pub use read::{ImageFile, ImageReader};

@@ -99,9 +99,7 @@ pub(super) fn check_file(
     if length != checked.parts.total() {
         return Err(refuse("its length is not that of its files"));
     }
-    if !is_padding(file, &checked.padding).map_err(failed)? {
-        return Err(refuse("bytes behind the end of a file"));
-    }
+    check_padding(file, &checked.padding)?;
     if !check_hash_tree(file, &image, root).map_err(failed)? {
         return Err(refuse("its hash tree has another form or another root"));
     }
@@ -151,21 +149,21 @@ impl Write for Expected<'_> {
     }
 }
 
-/// Whether zeros follow the data of each file, see [`CheckedImage::padding`]. A process that maps the file reads them.
-/// Behind compressed data, the kernel shows its own zeros.
+/// Checks that zeros follow the data of each file, see [`CheckedImage::padding`]. A process that maps the file reads
+/// them. Behind compressed data, the kernel shows its own zeros.
 ///
 /// # Errors
-/// The file cannot be read.
-pub fn is_padding(file: &File, padding: &[Range<u64>]) -> io::Result<bool> {
+/// The image is refused, or the file cannot be read.
+pub fn check_padding(file: &File, padding: &[Range<u64>]) -> Result<(), UnpackError> {
     let mut bytes = [0; BLOCK as usize];
     for Range { start, end } in padding {
         let bytes = &mut bytes[..(end - start) as usize];
-        file.read_exact_at(bytes, *start)?;
+        file.read_exact_at(bytes, *start).map_err(|error| UnpackError::disk("reading the native image", error))?;
         if bytes.iter().any(|byte| *byte != 0) {
-            return Ok(false);
+            return Err(UnpackError::refused(b"", "bytes behind the end of a file"));
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Whether the hash tree has the form and the root of the manifest. Its lowest hashes are not compared with the data.

@@ -20,7 +20,7 @@ mod rules;
 mod tests;
 mod verity;
 
-pub use check::{CheckedImage, check_image, check_metadata, is_padding};
+pub use check::{CheckedImage, check_image, check_metadata, check_padding};
 pub use convert::{Converted, convert};
 pub use front::check_front;
 pub use image::Parts;
