@@ -38,14 +38,14 @@ impl Containerd {
         fs::write(&configuration, content).must("a file");
         let mut command = Command::new("containerd");
         command.arg("--config").arg(&configuration).args(["--log-level", "error"]);
-        let answers = || until_done(client(&socket).arg("version")).is_ok();
+        let answers = || until_done(client("ctr", &socket).arg("version")).is_ok();
         let snapshotter = remote.map(|(daemon, _)| daemon);
         Ok(Self { daemon: Daemon::start(&mut command, &run, answers)?, snapshotter, socket })
     }
 
     /// Its client.
     pub fn client(&self) -> Command {
-        client(&self.socket)
+        self.client_of("ctr")
     }
 
     /// The client that knows eStargz.
@@ -55,9 +55,7 @@ impl Containerd {
 
     /// A program that takes the address of the daemon as `ctr` does.
     pub fn client_of(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.arg("--address").arg(&self.socket);
-        command
+        client(program, &self.socket)
     }
 
     /// Its process ids.
@@ -66,8 +64,8 @@ impl Containerd {
     }
 }
 
-fn client(socket: &Path) -> Command {
-    let mut command = Command::new("ctr");
+fn client(program: &str, socket: &Path) -> Command {
+    let mut command = Command::new(program);
     command.arg("--address").arg(socket);
     command
 }
