@@ -127,6 +127,8 @@ async fn contest(
             let measured = arena.measure(*contender, image).await;
             let measured = measured.map_err(|error| format!("{}: {error}", contender.name()));
             for (name, sample) in or_say(measured).into_iter().flatten() {
+                // A run takes hours. If it is cut off, its starts so far are known.
+                note(&format!("readiness: {name}: {sample}"));
                 cell.add(&name, sample);
             }
         }

@@ -1,8 +1,8 @@
 //! The figures of one start.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use crate::pull::link::Traffic;
+use crate::{pull::link::Traffic, report::milliseconds};
 
 /// One start.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,4 +15,18 @@ pub struct Sample {
     pub cpu: Duration,
     /// What went through the link before the answer.
     pub before: Traffic,
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ready, whole, cpu, before: Traffic { requests, bytes } } = self;
+        write!(
+            f,
+            "an answer after {:.0} ms, whole after {:.0} ms, {:.2} s of CPU, {requests} requests and {:.1} MB before",
+            milliseconds(ready),
+            milliseconds(whole),
+            cpu.as_secs_f64(),
+            *bytes as f64 / 1e6,
+        )
+    }
 }
