@@ -84,9 +84,10 @@ fn containers(owners: &[LeaseOwner]) -> Vec<String> {
 
 async fn end_guard(node: Arc<Node>, container: String) {
     let Ok(container) = container.parse::<ContainerId>() else { return };
-    let ended = blocking(move || node.end_guard(&container));
+    let id = container.clone();
+    let ended = blocking(move || node.end_guard(&id));
     if let Err(error) = ended.await {
-        tracing::warn!(%error, "a container keeps the guard of its layers");
+        tracing::warn!(%container, %error, "a container keeps the guard of its layers");
     }
 }
 

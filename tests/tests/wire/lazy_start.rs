@@ -101,12 +101,17 @@ async fn begins(task: &Task) {
     task.stdout().contains("begins", seconds(30)).await;
 }
 
+/// A record of a task.
+fn record_of(node: &Node, task: &Task, record: &str) -> Option<PathBuf> {
+    let tasks = fs::read_dir(node.state_dir().join("tasks")).must("tasks");
+    let mut paths = tasks.map(|entry| entry.must("an entry").path());
+    let found = paths.find(|path| path.to_string_lossy().contains(task.id().rsplit('/').next().unwrap_or("")));
+    Some(found?.join(record))
+}
+
 /// The process of a task with this name, by its record.
 fn process_of(node: &Node, task: &Task, record: &str) -> Option<i32> {
-    let tasks = fs::read_dir(node.state_dir().join("tasks")).must("tasks");
-    let paths = tasks.map(|entry| entry.must("an entry").path());
-    let mut found = paths.filter(|path| path.to_string_lossy().contains(task.id().rsplit('/').next().unwrap_or("")));
-    let text = fs::read(found.next()?.join(record)).ok()?;
+    let text = fs::read(record_of(node, task, record)?).ok()?;
     let record: Json = serde_json::from_slice(&text).ok()?;
     let pid = record["pid"].as_i64().or_else(|| record["record"]["pid"].as_i64())?;
     i32::try_from(pid).ok()
@@ -274,6 +279,39 @@ async fn a_guard_ends_when_the_image_is_complete_and_the_task_goes_on() {
     assert!(eventually(seconds(30), || !lives(guard)).await, "the guard ends");
     tell(&task);
     assert_eq!(finish(&task, &mut plugin).await, "begins\nends\n");
+    node.finish(plugin).await;
+}
+
+/// The layers became complete right before the plugin was killed, and another container's record is damaged.
+#[tokio::test]
+async fn the_next_plugin_ends_a_guard_beside_one_that_it_cannot_end() {
+    let node = Node::new();
+    let Some(scene) = Scene::new(&node).await else { return node.finish_without_plugin().await };
+    scene.stop(FRONT);
+    let mut plugin = node.launch_with(lazy()).await;
+    let task = node.task(&scene.name).sh(&format!("echo begins; {COUNT}; {PAUSE}")).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    begins(&task).await;
+    let (record, elsewhere) = (record_of(&node, &task, "guard.json").must("a record"), node.root().join("guard.json"));
+    let guard = process_of(&node, &task, "guard.json").must("a guard");
+    // Without its record this plugin does not find the guard.
+    fs::rename(&record, &elsewhere).must("hide the record");
+    scene.registry.heal();
+    let complete = || fs::read_dir(node.data_dir().join("images/layers")).is_ok_and(|layers| layers.count() == 2);
+    assert!(eventually(seconds(30), complete).await, "the image is completed");
+    plugin.process.kill().await;
+    assert!(lives(guard));
+    fs::rename(&elsewhere, &record).must("show the record");
+    // Plugins look at this container first.
+    let damaged = node.state_dir().join("tasks/0.docker");
+    fs::create_dir(&damaged).must("a container of the driver of the other name");
+    fs::write(damaged.join("guard.json"), "{").must("a damaged record");
+    let mut plugin = node.launch_with(lazy()).await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert!(eventually(seconds(10), || !lives(guard)).await, "the guard ends");
+    fs::remove_dir_all(&damaged).must("remove the damaged record");
+    tell(&task);
+    assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
     node.finish(plugin).await;
 }
 
