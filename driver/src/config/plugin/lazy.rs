@@ -20,7 +20,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         Literal("true"),
         "tasks start before their native image is complete, see [lazy images](lazy-images.md)",
     ),
-    OptionSpec::honoured("min_size", OptionType::String, Literal(r#""16M""#), "smaller layers are pulled whole"),
+    OptionSpec::honoured("min_size", OptionType::String, Literal(r#""4M""#), "smaller layers are pulled whole"),
     OptionSpec::honoured(
         "read_timeout",
         OptionType::String,
@@ -44,7 +44,7 @@ pub const OPTIONS: &[OptionSpec] = &[
 
 /// The values where the operator sets none.
 pub fn default() -> PartialConfig {
-    PartialConfig { min_size: 16 << 20, read_timeout: Duration::from_secs(60), bandwidth: None, profile: None }
+    PartialConfig { min_size: 4 << 20, read_timeout: Duration::from_secs(60), bandwidth: None, profile: None }
 }
 
 /// Reads the block. `None`: images are always pulled whole.
