@@ -10,6 +10,7 @@ pub mod hash;
 pub mod lock;
 pub mod program;
 pub mod record;
+pub mod resolve;
 pub mod sys;
 pub mod tree;
 pub mod tree_size;

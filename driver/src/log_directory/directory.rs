@@ -9,10 +9,11 @@ use std::{
     path::Path,
 };
 
+use host::resolve::open_below;
 use rustix::{
     fs::{
         AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchmod, fchown, fstat, mkdirat, open, openat,
-        openat2, readlinkat, statat, symlinkat, unlinkat,
+        readlinkat, statat, symlinkat, unlinkat,
     },
     io::Errno,
 };
@@ -140,15 +141,8 @@ fn target(name: &CStr) -> CString {
 /// Opens Nomad's log directory of an allocation. No link below the allocation's directory is followed.
 pub fn open_nomad(alloc_dir: &Path) -> io::Result<OwnedFd> {
     let root = open(alloc_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    loop {
-        match openat2(&root, "alloc/logs", flags, Mode::empty(), resolve) {
-            // A concurrent rename kept the kernel from deciding.
-            Err(Errno::AGAIN) => {}
-            result => return Ok(result?),
-        }
-    }
+    Ok(open_below(&root, "alloc/logs", OFlags::RDONLY | OFlags::DIRECTORY, resolve)?)
 }
 
 fn open_directory(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {

@@ -10,8 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use host::resolve;
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, openat2},
+    fs::{Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
@@ -52,14 +53,7 @@ fn open_root(alloc_dir: &Path) -> Result<OwnedFd, String> {
 
 fn open_beneath(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    loop {
-        match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // A concurrent rename kept the kernel from deciding. Try again.
-            Err(Errno::AGAIN) => {}
-            result => return result,
-        }
-    }
+    resolve::open_below(root, path, OFlags::PATH, ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS)
 }
 
 fn confine(root: &OwnedFd, below: &Path, path: &Path, create: bool) -> Result<(), String> {

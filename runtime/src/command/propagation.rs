@@ -9,8 +9,9 @@ use std::{
     path::Path,
 };
 
+use host::resolve;
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, openat2},
+    fs::{CWD, OFlags, ResolveFlags},
     io::Errno,
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
@@ -45,6 +46,6 @@ fn join_group(from: BorrowedFd<'_>, to: &OwnedFd) -> io::Result<()> {
 }
 
 fn open_below(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+    let limits = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    resolve::open_below(directory, path, OFlags::PATH, limits)
 }

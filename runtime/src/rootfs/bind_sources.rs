@@ -24,8 +24,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use host::resolve::open_below;
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, open, openat2},
+    fs::{Mode, OFlags, ResolveFlags, open},
     io::Errno,
     mount::{OpenTreeFlags, open_tree},
 };
@@ -288,15 +289,7 @@ fn resolve(confined: &BindConfinement, directory: &OwnedFd, source: &Path) -> Re
     let below = source.strip_prefix(&confined.directory).map_err(|_| leads_out())?;
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
     let open = |more: ResolveFlags| {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | more;
-        loop {
-            match openat2(directory, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                // A rename happened meanwhile, so the kernel could not tell whether the path stays inside the
-                // directory.
-                Err(Errno::AGAIN) => {}
-                result => return result,
-            }
-        }
+        open_below(directory, below, OFlags::PATH, ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | more)
     };
     let refused = |error| match error {
         Errno::XDEV | Errno::LOOP => leads_out(),

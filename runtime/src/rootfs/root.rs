@@ -12,6 +12,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use host::resolve::open_below;
 use rustix::{
     fs::{
         AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, open, openat, openat2, readlinkat, statat,
@@ -53,7 +54,7 @@ impl Root {
     pub fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new("/") } else { path };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        open_below(&self.directory, path, flags, resolve)
     }
 
     /// Reads a regular file. `None` if it does not exist; an error if it is larger than `limit` bytes.

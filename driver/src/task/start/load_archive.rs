@@ -4,8 +4,9 @@
 
 use std::os::fd::OwnedFd;
 
+use host::resolve::open_below;
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, openat2},
+    fs::{Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
@@ -18,23 +19,16 @@ pub fn open(task: &NomadTask, path: &str) -> Result<OwnedFd, TaskError> {
     let root = rustix::fs::open(&directory, flags, Mode::empty()).map_err(|error| {
         TaskError::Internal(format!("the task's directory {directory:?} cannot be opened: {error}"))
     })?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let below = format!("local/{path}");
-    loop {
-        let problem = match openat2(&root, &below, flags, Mode::empty(), resolve) {
-            Ok(archive) => return Ok(archive),
-            // A directory was renamed meanwhile, and the kernel could not decide whether the path leaves the
-            // directory.
-            Err(Errno::AGAIN) => continue,
-            Err(Errno::NOENT) => {
-                "does not exist: fetch it with an `artifact` block, whose files land in local/".to_owned()
-            }
-            Err(Errno::XDEV | Errno::LOOP) => "leads out of the task's directory: remove the link".to_owned(),
-            Err(error) => format!("cannot be opened: {error}"),
-        };
-        return Err(TaskError::Confinement(format!("option load: the image archive {below:?} {problem}")));
-    }
+    let problem = match open_below(&root, below.as_str(), flags, resolve) {
+        Ok(archive) => return Ok(archive),
+        Err(Errno::NOENT) => "does not exist: fetch it with an `artifact` block, whose files land in local/".to_owned(),
+        Err(Errno::XDEV | Errno::LOOP) => "leads out of the task's directory: remove the link".to_owned(),
+        Err(error) => format!("cannot be opened: {error}"),
+    };
+    Err(TaskError::Confinement(format!("option load: the image archive {below:?} {problem}")))
 }
 
 #[cfg(test)]

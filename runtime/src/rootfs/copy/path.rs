@@ -2,8 +2,9 @@
 
 use std::{ffi::CStr, os::fd::OwnedFd};
 
+use host::resolve::open_below;
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, openat2},
+    fs::{OFlags, ResolveFlags},
     io::Errno,
 };
 
@@ -11,7 +12,7 @@ use rustix::{
 pub(super) fn open_directory(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
+    open_below(root, path, OFlags::RDONLY | OFlags::DIRECTORY, resolve)
 }
 
 /// The path of a name in the directory `path`.
