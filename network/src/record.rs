@@ -72,7 +72,11 @@ impl NetworkDirectory {
     /// Creates the directory unless it exists, and waits for its lock.
     pub fn create(path: &Path) -> io::Result<Self> {
         loop {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            match DirBuilder::new().recursive(true).mode(0o700).create(path) {
+                // It was removed after it was found to exist, and before this call looked whether it is a directory.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && is_directory_or_missing(path) => continue,
+                made => made?,
+            }
             // The previous holder of the lock may have removed the directory before this call locked it.
             if let Some(directory) = Self::lock(path, Wait::Forever)? {
                 return Ok(directory);
@@ -185,6 +189,13 @@ impl NetworkDirectory {
             Err(error) if [ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => Ok(()),
             removed => removed,
         }
+    }
+}
+
+fn is_directory_or_missing(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(found) => found.is_dir(),
+        Err(error) => error.kind() == ErrorKind::NotFound,
     }
 }
 
@@ -310,5 +321,20 @@ mod tests {
         created.commit(&record()).expect("written");
         created.remove().expect("removed");
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn directories_are_made_while_others_remove_them() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("web");
+        let make_and_remove = || {
+            for _ in 0..2000 {
+                NetworkDirectory::create(&path).expect("created").remove().expect("removed");
+            }
+        };
+        thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(make_and_remove))));
+        assert!(!path.exists());
+        fs::write(&path, "").expect("a file in its place");
+        NetworkDirectory::create(&path).expect_err("a file is no directory");
     }
 }
