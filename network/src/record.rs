@@ -14,7 +14,7 @@ use std::{
 use host::{
     Context,
     durable::{self, Durability},
-    lock::{Locked, Wait, lock},
+    lock::{Locked, Wait, lock, open_directory},
     record,
 };
 use rustix::fs::OFlags;
@@ -71,12 +71,11 @@ pub(crate) struct NetworkDirectory {
 impl NetworkDirectory {
     /// Creates the directory unless it exists, and waits for its lock.
     pub fn create(path: &Path) -> io::Result<Self> {
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
         loop {
-            match DirBuilder::new().recursive(true).mode(0o700).create(path) {
-                // It was removed after it was found to exist, and before this call looked whether it is a directory.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists && is_directory_or_missing(path) => continue,
-                made => made?,
-            }
+            open_directory(path)?;
             // The previous holder of the lock may have removed the directory before this call locked it.
             if let Some(directory) = Self::lock(path, Wait::Forever)? {
                 return Ok(directory);
@@ -189,13 +188,6 @@ impl NetworkDirectory {
             Err(error) if [ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => Ok(()),
             removed => removed,
         }
-    }
-}
-
-fn is_directory_or_missing(path: &Path) -> bool {
-    match fs::symlink_metadata(path) {
-        Ok(found) => found.is_dir(),
-        Err(error) => error.kind() == ErrorKind::NotFound,
     }
 }
 

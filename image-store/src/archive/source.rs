@@ -7,10 +7,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    os::{fd::OwnedFd, unix::fs::FileExt},
     path::Path,
     sync::{
         Arc,
@@ -19,12 +16,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use host::resolve::open_below;
 use layer::{
     buffers::{self, Buffers},
     digest::Algorithm,
     stream::{self, BlobReader, Decoder, HashingReader, Piece},
 };
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags, ResolveFlags};
 use tokio::sync::mpsc;
 
 use super::index::{self, Member};
@@ -115,9 +113,9 @@ impl Source {
             }
             Form::Directory(directory) => {
                 let path = format!("{}/{name}", self.name);
-                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK;
                 let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-                let fd = match rustix::fs::openat2(directory.as_fd(), name, flags, Mode::empty(), resolve) {
+                let fd = match open_below(directory, name, flags, resolve) {
                     Err(rustix::io::Errno::NOENT) => return Ok(None),
                     Err(rustix::io::Errno::XDEV | rustix::io::Errno::LOOP) => {
                         return Err(self.malformed(format!("{name:?} leads out of it")));
