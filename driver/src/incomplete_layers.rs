@@ -7,7 +7,6 @@ use image_store::{LayerEvent, LayerEventKind, LeaseOwner};
 use runtime::plan::ContainerId;
 
 use crate::{
-    blocking::blocking,
     config,
     events::{Content, TaskEvents},
     node::Node,
@@ -54,8 +53,11 @@ fn handle(node: &Arc<Node>, tasks: &Tasks, event: &LayerEvent) {
             let info = task.info();
             events_of(node, &info.task_id, &info.alloc_id, &info.name).emit(content);
         }
-        if event.kind == LayerEventKind::Complete {
-            tokio::spawn(end_guard(node.clone(), container));
+        if event.kind == LayerEventKind::Complete
+            && let Ok(container) = container.parse::<ContainerId>()
+        {
+            let node = node.clone();
+            tokio::task::spawn_blocking(move || node.end_guard(&container));
         }
     }
 }
@@ -80,15 +82,6 @@ fn containers(owners: &[LeaseOwner]) -> Vec<String> {
     containers.sort();
     containers.dedup();
     containers
-}
-
-async fn end_guard(node: Arc<Node>, container: String) {
-    let Ok(container) = container.parse::<ContainerId>() else { return };
-    let id = container.clone();
-    let ended = blocking(move || node.end_guard(&id));
-    if let Err(error) = ended.await {
-        tracing::warn!(%container, %error, "a container keeps the guard of its layers");
-    }
 }
 
 /// The event that a task's users see. Pure.

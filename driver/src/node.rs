@@ -350,8 +350,15 @@ impl Node {
         blocking(move || node.runtime.stats_reader(&container).map_err(TaskError::internal)).await
     }
 
-    /// Ends the guard of a container if all layers that it uses are complete. Blocks.
-    pub fn end_guard(&self, container: &ContainerId) -> Result<(), TaskError> {
+    /// Ends the guard of a container if all layers that it uses are complete. Tells a failure in the log: the container
+    /// goes on, with its guard. Blocks.
+    pub fn end_guard(&self, container: &ContainerId) {
+        if let Err(error) = self.end_unneeded_guard(container) {
+            tracing::warn!(%container, %error, "a container keeps the guard of its layers");
+        }
+    }
+
+    fn end_unneeded_guard(&self, container: &ContainerId) -> Result<(), TaskError> {
         if self.store.uses_incomplete_layers(container.as_str()).map_err(TaskError::internal)? {
             return Ok(());
         }

@@ -59,12 +59,8 @@ fn remove_layers(node: &Node, _: &Tasks) -> Result<(), TaskError> {
 
 /// Layers may have become complete right before an earlier plugin was killed.
 fn end_guards(node: &Node, _: &Tasks) -> Result<(), TaskError> {
-    for container in node.runtime.guarded().map_err(TaskError::internal)? {
-        // The reads of the other containers must not wait because of this one.
-        if let Err(error) = node.end_guard(&container) {
-            tracing::warn!(%container, %error, "a container keeps the guard of its layers");
-        }
-    }
+    let guarded = node.runtime.guarded().map_err(TaskError::internal)?;
+    guarded.iter().for_each(|container| node.end_guard(container));
     Ok(())
 }
 

@@ -131,6 +131,12 @@ fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).must("a pid"), Signal::KILL).must("kill");
 }
 
+/// Waits until both layers of the image are complete.
+async fn completed(node: &Node) {
+    let complete = || fs::read_dir(node.data_dir().join("images/layers")).is_ok_and(|layers| layers.count() == 2);
+    assert!(eventually(seconds(30), complete).await, "the image is completed");
+}
+
 async fn finish(task: &Task, plugin: &mut Plugin) -> String {
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -156,8 +162,7 @@ async fn a_task_starts_before_its_image_is_here_and_reads_all_of_it() {
     scene.registry.heal();
     assert_eq!(finish(&task, &mut plugin).await, format!("begins\n{LINES}\n"));
     // The next task finds an ordinary image.
-    let complete = || fs::read_dir(node.data_dir().join("images/layers")).is_ok_and(|layers| layers.count() == 2);
-    assert!(eventually(seconds(30), complete).await, "the image is completed");
+    completed(&node).await;
     scene.stop(0);
     let task = node.task(&scene.name).sh(COUNT).build(&mut plugin).await;
     plugin.started(&task).await;
@@ -297,8 +302,7 @@ async fn the_next_plugin_ends_a_guard_beside_one_that_it_cannot_end() {
     // Without its record this plugin does not find the guard.
     fs::rename(&record, &elsewhere).must("hide the record");
     scene.registry.heal();
-    let complete = || fs::read_dir(node.data_dir().join("images/layers")).is_ok_and(|layers| layers.count() == 2);
-    assert!(eventually(seconds(30), complete).await, "the image is completed");
+    completed(&node).await;
     plugin.process.kill().await;
     assert!(lives(guard));
     fs::rename(&elsewhere, &record).must("show the record");

@@ -215,10 +215,8 @@ impl<'a> Attached<'a> {
         let start = move || {
             let started = start_in_group(&node, plan, prefix.as_deref(), group.as_ref())?;
             // The layers may have become complete during the start.
-            if group.is_some()
-                && let Err(error) = node.end_guard(&container)
-            {
-                tracing::warn!(%container, %error, "a container keeps the guard of its layers");
+            if group.is_some() {
+                node.end_guard(&container);
             }
             Ok(started)
         };
