@@ -1,7 +1,7 @@
 //! Layers that are mounted before their data is here: the kernel asks before each read.
 //!
-//! A native layer (`docs/lazy-images.md`) is one file. Its metadata and its hash tree are fetched first. Then the file
-//! is mounted, and Linux announces each read of it (`FAN_PRE_ACCESS` of fanotify, Linux 6.14). [`Lazy`] answers when
+//! A native layer (`docs/lazy-images.md`) is one file. Its metadata and the beginning of its hash tree are fetched first.
+//! Then the file is mounted, and Linux announces each read of it (`FAN_PRE_ACCESS` of fanotify, Linux 6.14). [`Lazy`] answers when
 //! the data is in the file. The rest streams in the background. When all of it is here, the reads are not announced any
 //! more, and the file is an ordinary one.
 //!
@@ -19,6 +19,7 @@
 
 mod error;
 mod event;
+mod hashes;
 mod listener;
 mod observer;
 mod pace;

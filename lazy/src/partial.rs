@@ -1,7 +1,8 @@
 //! A layer whose data is not all here: its files on disk, and the check of each chunk before it is written.
 //!
 //! The directory of a partial layer contains:
-//! - `fs.erofs`: the image, sparse. Metadata and hash tree are complete from the beginning.
+//! - `fs.erofs`: the image, sparse. The metadata is complete from the beginning, and the hash tree but for its lowest
+//!   level (module `hashes`).
 //! - `partial.json`: the record. It is written last, so a directory without it is of no use.
 //! - `present`: one byte for each chunk of data. It is set after the chunk was written.
 //!
@@ -17,6 +18,7 @@ use std::{
         fd::OwnedFd,
         unix::fs::{FileExt, OpenOptionsExt},
     },
+    panic::resume_unwind,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     thread,
@@ -32,7 +34,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{LazyError, at},
-    source::{self, Sources},
+    hashes::{self, Hashes},
+    source::{self, Source, SourceError, Sources},
 };
 
 /// Bytes of a chunk: what is fetched and verified together.
@@ -42,8 +45,8 @@ pub const CHUNK: u64 = 128 << 10;
 pub const IMAGE: &str = "fs.erofs";
 const RECORD: &str = "partial.json";
 const PRESENT: &str = "present";
-/// The version of the record.
-const VERSION: u32 = 1;
+/// The version of the record. With version 1, the whole hash tree was here from the beginning.
+const VERSION: u32 = 2;
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 20;
 /// Bytes that are hashed when a chunk has come. A job takes no bytes from its source meanwhile, and after a longer
@@ -98,6 +101,7 @@ pub struct PartialLayer {
     directory: PathBuf,
     description: Description,
     parts: Parts,
+    hashes: Hashes,
     map: File,
     present: Vec<bool>,
     hashed: Mutex<Hashed>,
@@ -147,7 +151,7 @@ impl PartialLayer {
         padding: Option<Vec<Range<u64>>>,
     ) -> Self {
         let (directory, hashed) = (directory.to_owned(), Mutex::new(Hashed::new(&description.digest)));
-        Self { directory, description, parts, map, present, hashed, padding }
+        Self { directory, description, parts, hashes: Hashes::new(parts), map, present, hashed, padding }
     }
 
     /// Fetches the parts that must be there before the mount and writes them to an empty directory. Blocks. Also
@@ -171,7 +175,7 @@ impl PartialLayer {
                 Err(error) => tracing::debug!(source = source.name(), %error, "this source does not deliver the layer"),
             }
         }
-        let (metadata, hash_tree, mut checked) = result?;
+        let Front { metadata, hash_tree, hashes, mut checked } = result?;
         let path = directory.join(IMAGE);
         let image = private().create(true).truncate(true).open(&path).map_err(at("creating", &path))?;
         let written = image
@@ -181,9 +185,13 @@ impl PartialLayer {
         written.map_err(at("writing", &path))?;
         let present = vec![false; chunk_count(&parts)];
         let map = write_map(directory, &present)?;
-        write_record(directory, &description)?;
         let padding = Some(std::mem::take(&mut checked.padding));
-        Ok((Self::new(directory, description, parts, (map, present), padding), checked))
+        let layer = Self::new(directory, description, parts, (map, present), padding);
+        for (start, bytes) in hashes {
+            layer.hashes.accept(&image, start, &bytes).map_err(at("writing", &path))?;
+        }
+        write_record(directory, &layer.description)?;
+        Ok((layer, checked))
     }
 
     /// The layer after its directory was renamed.
@@ -268,12 +276,28 @@ impl PartialLayer {
     /// descriptor whose accesses are not announced.
     pub(crate) fn accept(&self, image: &File, chunk: usize, bytes: &[u8]) -> io::Result<bool> {
         let range = self.range_of(chunk);
-        if bytes.len() as u64 != range.end - range.start || !matches(image, &self.parts, range.clone(), bytes)? {
+        if bytes.len() as u64 != range.end - range.start || !matches(image, &self.hashes, range.clone(), bytes)? {
             return Ok(false);
         }
         image.write_all_at(bytes, range.start)?;
         self.map.write_all_at(&[1], chunk as u64)?;
         Ok(true)
+    }
+
+    /// The part of the hash tree that must be fetched before these chunks, of which there is one at least, can be
+    /// accepted. `None`: it is here.
+    pub(crate) fn missing_hashes(&self, image: &File, chunks: Range<usize>) -> io::Result<Option<Range<u64>>> {
+        self.hashes.missing(image, range_of_all(&self.parts, &chunks))
+    }
+
+    /// The part of the hash tree that is missing.
+    pub(crate) fn all_missing_hashes(&self, image: &File) -> io::Result<Option<Range<u64>>> {
+        self.hashes.missing(image, 0..self.parts.file_system())
+    }
+
+    /// Writes a part of the hash tree as far as it is right.
+    pub(crate) fn accept_hashes(&self, image: &File, start: u64, bytes: &[u8]) -> io::Result<()> {
+        self.hashes.accept(image, start, bytes)
     }
 
     /// Hashes a next part of the beginning with this many chunks, of which all are here, so that less is left when the
@@ -315,35 +339,51 @@ impl PartialLayer {
     }
 }
 
-/// The metadata and the hash tree from one source, checked.
+/// The parts of a layer that must be here before the mount.
+struct Front {
+    metadata: Vec<u8>,
+    /// The beginning of the hash tree.
+    hash_tree: Vec<u8>,
+    /// Further parts of it with their offsets, which are not checked.
+    hashes: Vec<(u64, Vec<u8>)>,
+    checked: CheckedImage,
+}
+
+/// The front from one source, checked.
 fn fetch_front(
-    source: &dyn source::Source,
+    source: &dyn Source,
     description: &Description,
     parts: &Parts,
     (limits, directory): (&Limits, &OwnedFd),
-) -> Result<(Vec<u8>, Vec<u8>, CheckedImage), LazyError> {
-    let read = |range: Range<u64>| {
+) -> Result<Front, LazyError> {
+    let failed = |error: SourceError| {
         let digest = description.digest.to_string();
-        source::read_exact(source, &range)
-            .map_err(|error| LazyError::Source { digest, problem: format!("{}: {error}", source.name()) })
+        LazyError::Source { digest, problem: format!("{}: {error}", source.name()) }
     };
     let root = description.root().ok_or_else(|| description.refused("the root of its hash tree is not of SHA-256"))?;
-    // The mount waits for both, so they are asked for at the same time.
-    let (metadata, hash_tree) = thread::scope(|scope| {
-        let hash_tree = scope.spawn(|| read(parts.file_system()..parts.total()));
+    let chunks = chunk_count(parts);
+    let first = description.first.iter().map(|first| first.start.min(chunks)..first.end.min(chunks));
+    let first = first.filter(|chunks| !chunks.is_empty()).map(|chunks| range_of_all(parts, &chunks));
+    let ranges = hashes::before_mount(parts, first);
+    // The mount waits for all of them, so they are asked for at the same time.
+    let (metadata, hashes) = thread::scope(|scope| {
+        let read = |range: Range<u64>| source::read_exact(source, &range).map(|bytes| (range.start, bytes));
+        let hashes: Vec<_> = ranges.into_iter().map(|range| scope.spawn(move || read(range))).collect();
         let metadata = read(0..parts.metadata);
-        (metadata, hash_tree.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let joined = hashes.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        (metadata, joined.collect::<Result<Vec<_>, _>>())
     });
-    let (metadata, hash_tree) = (metadata?, hash_tree?);
+    let ((_, metadata), mut hashes) = (metadata.map_err(failed)?, hashes.map_err(failed)?);
+    let (_, hash_tree) = hashes.remove(0);
     let checked = layer::check_front(&metadata, &hash_tree, &root, limits, directory)
         .map_err(|error| LazyError::of_layer(&description.digest, error))?;
     if checked.parts != *parts {
         return Err(description.refused("its length is not that of its files"));
     }
-    Ok((metadata, hash_tree, checked))
+    Ok(Front { metadata, hash_tree, hashes, checked })
 }
 
-/// Verifies everything that counts as present. `Ok(None)`: metadata or hash tree are damaged.
+/// Verifies everything that counts as present. `Ok(None)`: the front is damaged.
 fn verify_again(
     directory: &Path,
     description: &Description,
@@ -364,24 +404,23 @@ fn verify_again(
         return Ok(None);
     }
     let metadata = read(0..parts.metadata).map_err(at("reading", &path))?;
-    let hash_tree = read(parts.file_system()..parts.total()).map_err(at("reading", &path))?;
+    let hash_tree = read(parts.front_hashes()).map_err(at("reading", &path))?;
     let Some(root) = description.root() else { return Ok(None) };
     let checked = layer::check_front(&metadata, &hash_tree, &root, limits, &open_directory(directory)?);
     let Some(checked) = checked.ok().filter(|checked| checked.parts == *parts) else { return Ok(None) };
+    let hashes = Hashes::new(*parts);
     for (chunk, present) in present.iter_mut().enumerate().filter(|(_, present)| **present) {
         let range = range_of(parts, chunk);
         let bytes = read(range.clone()).map_err(at("reading", &path))?;
-        *present = matches(&image, parts, range, &bytes).map_err(at("reading", &path))?;
+        *present = matches(&image, &hashes, range, &bytes).map_err(at("reading", &path))?;
     }
     Ok(Some(checked))
 }
 
-/// Whether these bytes are those of a range, by the hash tree in the image.
-fn matches(image: &File, parts: &Parts, range: Range<u64>, bytes: &[u8]) -> io::Result<bool> {
-    let at = parts.hashes_of(range);
-    let mut hashes = vec![0; (at.end - at.start) as usize];
-    image.read_exact_at(&mut hashes, at.start)?;
-    Ok(layer::blocks_match(&hashes, bytes))
+/// Whether these bytes are those of a range, by the hash tree in the image. They are not if their hashes are missing.
+fn matches(image: &File, hashes: &Hashes, range: Range<u64>, bytes: &[u8]) -> io::Result<bool> {
+    let hashes = hashes.of(image, range)?;
+    Ok(hashes.is_some_and(|hashes| layer::blocks_match(&hashes, bytes)))
 }
 
 fn chunk_count(parts: &Parts) -> usize {
@@ -391,6 +430,11 @@ fn chunk_count(parts: &Parts) -> usize {
 fn range_of(parts: &Parts, chunk: usize) -> Range<u64> {
     let start = parts.metadata + chunk as u64 * CHUNK;
     start..(start + CHUNK).min(parts.file_system())
+}
+
+/// The bytes of some chunks, of which there is one at least.
+fn range_of_all(parts: &Parts, chunks: &Range<usize>) -> Range<u64> {
+    range_of(parts, chunks.start).start..range_of(parts, chunks.end - 1).end
 }
 
 fn chunks_of(parts: &Parts, range: &Range<u64>) -> Range<usize> {

@@ -3,16 +3,18 @@
 use std::{
     fs::File,
     io,
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
     os::fd::AsFd,
+    panic::resume_unwind,
     sync::{Arc, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
 use crate::{
     observer::LazyEvent,
     plan::{Plan, Reason},
-    source::Source,
+    source::{self, Source},
     state::{Fetch, Job, Phase, Shared},
     sys,
 };
@@ -179,21 +181,28 @@ fn fetch_from(shared: &Shared, fetch: &Fetch, source: &dyn Source, next: &mut us
     let range = fetch.layer.range_of(*next).start..fetch.layer.range_of(last - 1).end;
     let mut bytes = Vec::with_capacity(length(*next));
     let mut failure = None;
-    let read = source.read(range, &mut |mut piece| {
-        while !piece.is_empty() && *next < last {
-            let (now, later) = piece.split_at(piece.len().min(length(*next) - bytes.len()));
-            bytes.extend_from_slice(now);
-            piece = later;
-            if bytes.len() == length(*next) {
-                if let Err(error) = arrived(shared, fetch, *next, &bytes) {
-                    failure = Some(error);
-                    return ControlFlow::Break(());
+    let missing = missing_hashes(shared, fetch, *next..last).map_err(Failure::Disk)?;
+    let read = thread::scope(|scope| {
+        // The chunks wait for their hashes, so both are asked for at the same time.
+        let mut hashes = missing.map(|range| scope.spawn(move || fetch_hashes(fetch, source, &range)));
+        source.read(range, &mut |mut piece| {
+            while !piece.is_empty() && *next < last {
+                let (now, later) = piece.split_at(piece.len().min(length(*next) - bytes.len()));
+                bytes.extend_from_slice(now);
+                piece = later;
+                if bytes.len() == length(*next) {
+                    let hashes = hashes.take().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                    let result = hashes.unwrap_or(Ok(())).and_then(|()| arrived(shared, fetch, *next, &bytes));
+                    if let Err(error) = result {
+                        failure = Some(error);
+                        return ControlFlow::Break(());
+                    }
+                    *next += 1;
+                    bytes.clear();
                 }
-                *next += 1;
-                bytes.clear();
             }
-        }
-        if *next == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if *next == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
     });
     match (failure, read) {
         (Some(failure), _) => Err(failure),
@@ -201,6 +210,22 @@ fn fetch_from(shared: &Shared, fetch: &Fetch, source: &dyn Source, next: &mut us
         (None, Ok(())) => Err(Failure::Source("it ended before its end".to_owned())),
         (None, Err(error)) => Err(Failure::Source(error.to_string())),
     }
+}
+
+/// The part of the hash tree that a job fetches together with its chunks. The background fetches all that is missing,
+/// unless a read or a start needs the link.
+fn missing_hashes(shared: &Shared, fetch: &Fetch, chunks: Range<usize>) -> io::Result<Option<Range<u64>>> {
+    let missing = fetch.layer.missing_hashes(&fetch.image, chunks)?;
+    if missing.is_some() && fetch.reason == Reason::Stream && !shared.lock().is_urgent() {
+        return fetch.layer.all_missing_hashes(&fetch.image);
+    }
+    Ok(missing)
+}
+
+/// Fetches a part of the hash tree. Wrong blocks of it count as missing.
+fn fetch_hashes(fetch: &Fetch, source: &dyn Source, range: &Range<u64>) -> Result<(), Failure> {
+    let bytes = source::read_exact(source, range).map_err(|error| Failure::Source(error.to_string()))?;
+    fetch.layer.accept_hashes(&fetch.image, range.start, &bytes).map_err(Failure::Disk)
 }
 
 /// Verifies and writes a chunk, and lets the reads go on that waited for it.

@@ -21,7 +21,7 @@ use fixtures::{
     random::Random,
 };
 use layer::{
-    Converted, Digest, Limits,
+    Converted, Digest, Limits, Parts,
     digest::Algorithm,
     stream::{BlobReader, Piece},
 };
@@ -41,6 +41,7 @@ pub struct Native {
     pub files: Vec<(String, Vec<u8>)>,
     /// The first byte of the data, and the end of the file system.
     pub data: Range<u64>,
+    pub parts: Parts,
 }
 
 impl Native {
@@ -66,7 +67,13 @@ impl Native {
             hash_root: Digest::from_hex(&hex(&converted.hash_root)).unwrap(),
             first: Vec::new(),
         };
-        Self { image, description, files, data: parts.metadata..parts.file_system() }
+        Self { image, description, files, data: parts.metadata..parts.file_system(), parts }
+    }
+
+    /// Where the block of the hash tree begins that has the hashes of a chunk. It may have those of others too.
+    pub fn hash_block_of(&self, chunk: u64) -> u64 {
+        let block = self.data.start + chunk * lazy::CHUNK;
+        self.parts.hash_blocks_of(block..block + 4096).start
     }
 
     pub fn chunks(&self) -> usize {
@@ -122,6 +129,8 @@ pub struct Faults {
     pub released: Condvar,
     /// How often it was asked.
     pub asked: AtomicUsize,
+    /// For which bytes.
+    pub ranges: Mutex<Vec<Range<u64>>>,
 }
 
 /// A source with the bytes in memory.
@@ -150,6 +159,7 @@ impl Source for Memory {
     fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), SourceError> {
         let faults = &self.faults;
         faults.asked.fetch_add(1, Ordering::SeqCst);
+        faults.ranges.lock().unwrap().push(range.clone());
         let mut hangs = faults.hangs.lock().unwrap();
         while *hangs {
             hangs = faults.released.wait(hangs).unwrap();

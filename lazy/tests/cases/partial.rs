@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::FileExt, sync::atomic::Ordering};
 use layer::{Digest, Limits};
 use lazy::{CHUNK, Description, LazyError, LazyEvent, PartialLayer, Settings};
 
-use crate::common::{Bench, Memory, Mounted, single, sources};
+use crate::common::{Bench, Memory, Mounted, mixed, single, sources};
 
 fn create(description: Description, source: &std::sync::Arc<Memory>) -> Result<PartialLayer, LazyError> {
     let directory = tempfile::tempdir().unwrap();
@@ -94,4 +94,73 @@ fn after_a_reboot_only_chunks_that_are_right_count() {
         fs::write(&path, whole).unwrap();
     }
     assert!(PartialLayer::open(&bench.layer(), &Limits::default()).unwrap().is_some());
+}
+
+#[test]
+fn a_start_fetches_the_hashes_that_it_needs_and_the_background_the_others() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("memory", mixed()));
+    let asked = || -> Vec<_> {
+        let ranges = std::mem::take(&mut *source.faults.ranges.lock().unwrap());
+        let of_hashes = |range: &std::ops::Range<u64>| range.start >= native.data.end;
+        let mut ranges: Vec<_> = ranges.into_iter().filter(of_hashes).collect();
+        ranges.sort_by_key(|range| range.start);
+        ranges
+    };
+    let last = native.chunks() - 1;
+    let (front, end) = (native.parts.front_hashes(), native.description.size);
+    let whole = native.data.end..end;
+    // The first chunks are proven by the block that proves the metadata.
+    for (first, expected) in [
+        (vec![0..1, 1..2], vec![front.clone()]),
+        (vec![last - 30..last - 25, 0..1], Vec::from([whole])),
+        (vec![last..last + 9, last + 20..last + 30], vec![front.clone(), end - 4096..end]),
+    ] {
+        let description = Description { first, ..native.description.clone() };
+        create(description, &source).unwrap();
+        assert_eq!(asked(), expected);
+    }
+    let lazy = bench.start(Settings::default());
+    let mounted = bench.serve(&lazy, native, &sources([&source]));
+    bench.recorder.wait_complete();
+    let parts = asked();
+    assert_eq!(parts[0], front);
+    assert!(parts[1..].contains(&(front.end..end)), "{parts:?}");
+    assert_eq!(parts.len(), 2, "{parts:?}");
+    let (name, expected) = native.files.last().unwrap();
+    assert!(mounted.read(name, 0..expected.len() as u64).unwrap() == *expected);
+    drop(lazy);
+    assert!(bench.bytes() == native.image);
+}
+
+#[test]
+fn chunks_whose_hashes_a_power_cut_took_are_fetched_again() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("memory", mixed()));
+    {
+        let lazy = bench.start(Settings::default());
+        let _mounted = bench.serve(&lazy, native, &sources([&source]));
+        bench.recorder.wait_complete();
+    }
+    let record = bench.layer().join("partial.json");
+    let mut other: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    other["boot_id"] = "another".into();
+    // Releases that fetched the whole hash tree first wrote this version.
+    other["version"] = 1.into();
+    fs::write(&record, other.to_string()).unwrap();
+    let image = fs::File::options().write(true).open(bench.layer().join("fs.erofs")).unwrap();
+    let last = native.chunks() - 1;
+    let lost = native.hash_block_of(last as u64);
+    image.write_all_at(&[0; 4096], lost).unwrap();
+    let layer = PartialLayer::open(&bench.layer(), &Limits::default()).unwrap().unwrap();
+    let present = fs::read(bench.layer().join("present")).unwrap();
+    assert_eq!((present[0], present[last / 2], present[last]), (1, 1, 0));
+    source.faults.ranges.lock().unwrap().clear();
+    let bench = Bench { recorder: std::sync::Arc::default(), ..bench };
+    let lazy = bench.start(Settings::default());
+    lazy.serve(layer, sources([&source])).unwrap();
+    bench.recorder.wait_complete();
+    assert!(source.faults.ranges.lock().unwrap().contains(&(lost..lost + 4096)));
+    drop(lazy);
+    assert!(bench.bytes() == native.image);
 }

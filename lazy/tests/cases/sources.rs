@@ -69,6 +69,57 @@ fn a_read_of_a_chunk_about_which_all_lie_fails_at_once_and_all_others_are_right(
     }
 }
 
+/// A layer with a hash tree that is fetched in parts, and the number of the largest file with the last of its chunks.
+fn with_hashes_missing() -> (&'static Native, usize, u64) {
+    let native = mixed();
+    assert!(native.parts.lowest_hashes().end > native.parts.front_hashes().end + (64 << 10));
+    let file = native.files.len() - 1;
+    let bytes = &native.files[file].1;
+    let begins = |at: &usize| native.image[*at..].starts_with(&bytes[..4096]);
+    let start = (0..native.image.len()).step_by(4096).find(begins).unwrap();
+    (native, file, ((start + bytes.len() - 1) as u64 - native.data.start) / CHUNK)
+}
+
+#[test]
+fn a_lie_in_the_hash_tree_is_never_content_and_another_source_is_asked() {
+    let (native, file, chunk) = with_hashes_missing();
+    let (name, expected) = &native.files[file];
+    for chunk in [chunk - 20, chunk, native.chunks() as u64 - 1] {
+        let Some(bench) = Bench::new() else { return };
+        let (liar, honest) = (Memory::new("liar", native), Memory::new("honest", native));
+        liar.lie_at(Some(native.hash_block_of(chunk) + 4));
+        let lazy = bench.start(Settings::default());
+        let mounted = bench.serve(&lazy, native, &sources([&liar, &honest]));
+        assert!(mounted.read(name, 0..expected.len() as u64).unwrap() == *expected, "chunk {chunk}");
+        bench.recorder.wait_complete();
+        let wrong = bench.recorder.wait_for("lie", |event| matches!(event, LazyEvent::WrongChunk { .. }));
+        assert!(matches!(&wrong, LazyEvent::WrongChunk { source, .. } if source == "liar"), "{wrong:?}");
+        drop(lazy);
+        assert!(bench.bytes() == native.image);
+    }
+}
+
+#[test]
+fn reads_fail_while_all_lie_about_their_hashes_and_all_others_are_right() {
+    let (native, file, chunk) = with_hashes_missing();
+    let Some(bench) = Bench::new() else { return };
+    let liar = Memory::new("liar", native);
+    liar.lie_at(Some(native.hash_block_of(chunk)));
+    let lazy = bench.start(Settings { read_timeout: Duration::from_secs(600), ..Settings::default() });
+    let mounted = bench.serve(&lazy, native, &sources([&liar]));
+    let (name, expected) = &native.files[file];
+    let end = expected.len() as u64;
+    let failed = mounted.read(name, end - 4096..end).map(drop);
+    assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    // The wrong block has the hashes of half a mebibyte, so also those of files that follow in the same directory.
+    for (name, expected) in native.files.iter().filter(|(name, _)| name[..2] > *"d2") {
+        assert!(mounted.read(name, 0..expected.len() as u64).unwrap() == *expected, "{name}");
+    }
+    liar.lie_at(None);
+    bench.recorder.wait_complete();
+    assert!(mounted.read(name, 0..end).unwrap() == *expected);
+}
+
 #[test]
 fn a_source_that_breaks_after_each_chunk_or_in_it_delivers_the_layer() {
     for cut in [CHUNK as usize, CHUNK as usize + (16 << 10), 3 * CHUNK as usize] {
@@ -169,7 +220,7 @@ fn with_bytes_behind_the_end() -> Native {
     let root = layer::Digest::sha256(&image[upper..lower]);
     let description =
         Description { digest: layer::Digest::sha256(&image), hash_root: root, ..single().description.clone() };
-    Native { image, description, files: single().files.clone(), data: single().data.clone() }
+    Native { image, description, files: single().files.clone(), data: single().data.clone(), parts: single().parts }
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! The parts of a native image that must be there before it may be mounted: the metadata and the hash tree.
+//! The parts of a native image that must be there before it may be mounted: the metadata and the beginning of the hash
+//! tree.
 //!
-//! The kernel reads the metadata without an announcement, so all of it must be in the file. With the hash tree, each
-//! block of data can be verified when it arrives. The root covers both, so a wrong byte in them is found here.
+//! The kernel reads the metadata without an announcement, so all of it must be in the file. With the upper levels of the
+//! hash tree, each block of its lowest level can be verified when it arrives, and with that each block of data. The
+//! root covers both, so a wrong byte in them is found here.
 
 use std::os::fd::OwnedFd;
 
@@ -13,8 +15,9 @@ use super::{
 };
 use crate::{error::UnpackError, limits::Limits};
 
-/// Checks the metadata and the hash tree of an image whose data is not here. `root` is the root of the hash tree, and
-/// `directory` an empty directory on the file system that will hold the image.
+/// Checks the metadata of an image whose data is not here, and the beginning of its hash tree, which goes at least to
+/// the end of [`Parts::front_hashes`](super::Parts::front_hashes). `root` is the root of the hash tree, and `directory`
+/// an empty directory on the file system that will hold the image.
 ///
 /// Bytes behind the end of a file, and the digest of the image, can only be checked when the data is here.
 ///
@@ -30,12 +33,12 @@ pub fn check_front(
     let refuse = |problem: &str| UnpackError::refused(b"", problem);
     let (image, checked) = check_all(metadata, limits).map_err(|problem| refuse(&problem))?;
     let parts = checked.parts;
-    if !verity::is_tree(hash_tree, parts.file_system() / BLOCK, image.uuid(), root) {
+    if !verity::is_beginning(hash_tree, parts.file_system() / BLOCK, image.uuid(), root) {
         return Err(refuse("its hash tree has another form or another root"));
     }
     let (hashes, end) = (parts.hashes_of(0..parts.metadata), parts.file_system());
-    let hashes = &hash_tree[(hashes.start - end) as usize..(hashes.end - end) as usize];
-    if !verity::blocks_match(hashes, metadata) {
+    let hashes = hash_tree.get((hashes.start - end) as usize..(hashes.end - end) as usize);
+    if !hashes.is_some_and(|hashes| verity::blocks_match(hashes, metadata)) {
         return Err(refuse("its metadata is not that of its hash tree"));
     }
     try_attributes(&image, directory)?;

@@ -60,10 +60,41 @@ impl Parts {
 
     /// The offsets, in the image, of the hashes of some blocks of the file system. `range` begins and ends at a block.
     pub fn hashes_of(&self, range: Range<u64>) -> Range<u64> {
-        let first = self.total() - verity::lowest_level(self.file_system() / BLOCK);
-        let hash = verity::HASH as u64;
-        first + range.start / BLOCK * hash..first + range.end / BLOCK * hash
+        hashes_in(&self.lowest_hashes(), range.start / BLOCK..range.end / BLOCK)
     }
+
+    /// The offsets, in the image, of the blocks in which these hashes are. `range` is not empty.
+    pub fn hash_blocks_of(&self, range: Range<u64>) -> Range<u64> {
+        let hashes = self.hashes_of(range);
+        hashes.start / BLOCK * BLOCK..hashes.end.next_multiple_of(BLOCK)
+    }
+
+    /// The offsets, in the image, of the lowest level of the hash tree: the hashes of the file system.
+    pub fn lowest_hashes(&self) -> Range<u64> {
+        self.total() - verity::lowest_level(self.file_system() / BLOCK)..self.total()
+    }
+
+    /// The offsets, in the image, of the hashes of some blocks of the lowest level. `blocks` are offsets too. `None`:
+    /// the level has one block, whose hash is the root.
+    pub fn hashes_of_hash_blocks(&self, blocks: &Range<u64>) -> Option<Range<u64>> {
+        let lowest = self.lowest_hashes();
+        let count = (lowest.end - lowest.start) / BLOCK;
+        let level = lowest.start - verity::lowest_level(count)..lowest.start;
+        let within = (blocks.start - lowest.start) / BLOCK..(blocks.end - lowest.start) / BLOCK;
+        (count > 1).then(|| hashes_in(&level, within))
+    }
+
+    /// The offsets, in the image, of the beginning of the hash tree that [`check_front`](super::check_front) needs: the
+    /// header, the levels above the lowest one, and the hashes of the metadata.
+    pub fn front_hashes(&self) -> Range<u64> {
+        self.file_system()..self.hash_blocks_of(0..self.metadata).end
+    }
+}
+
+/// The offsets of the hashes of some blocks in the level that has them.
+fn hashes_in(level: &Range<u64>, blocks: Range<u64>) -> Range<u64> {
+    let hash = verity::HASH as u64;
+    level.start + blocks.start * hash..level.start + blocks.end * hash
 }
 
 /// Where a file's data is.

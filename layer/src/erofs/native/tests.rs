@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use proptest::prelude::*;
 
@@ -378,6 +378,40 @@ fn a_front_is_accepted_only_as_it_was_written() {
     assert_eq!(accepts(&metadata, &tree, &[1; 32]), None);
     assert_eq!(accepts(&metadata, &tree[..tree.len() - 1], &root), None);
     assert_eq!(accepts(&metadata[..4096], &tree, &root), None);
+    // The hashes of data may be missing at the end, those of metadata may not.
+    let enough = (parts.front_hashes().end - parts.file_system()) as usize;
+    for length in (0..=tree.len()).step_by(BLOCK as usize) {
+        let accepted = accepts(&metadata, &tree[..length], &root);
+        assert_eq!(accepted, Some(parts).filter(|_| length >= enough), "{length} bytes of the tree");
+    }
+    assert_eq!(accepts(&metadata, &tree[..enough - 1], &root), None);
+}
+
+#[test]
+fn each_block_of_the_lowest_level_has_its_hash_above_it() {
+    for blocks in [2u64, 128, 129, 128 * 128, 128 * 128 + 1] {
+        let parts = Parts { metadata: BLOCK, data: (blocks - 1) * BLOCK, hash_tree: verity::size(blocks) };
+        let mut builder = verity::HashTreeBuilder::default();
+        (0..blocks).for_each(|block| {
+            let mut bytes = [0; BLOCK as usize];
+            bytes[..8].copy_from_slice(&block.to_le_bytes());
+            builder.update(&bytes);
+        });
+        let tree = [verity::header(blocks, UUID), builder.finish().levels].concat();
+        let bytes = |range: &Range<u64>| {
+            &tree[(range.start - parts.file_system()) as usize..(range.end - parts.file_system()) as usize]
+        };
+        let lowest = parts.lowest_hashes();
+        assert_eq!(parts.hash_blocks_of(0..parts.file_system()), lowest);
+        assert_eq!(parts.hashes_of_hash_blocks(&lowest).is_none(), blocks <= 128, "{blocks}");
+        for start in lowest.step_by(BLOCK as usize) {
+            let block = start..start + BLOCK;
+            if let Some(hashes) = parts.hashes_of_hash_blocks(&block) {
+                assert!(super::blocks_match(bytes(&hashes), bytes(&block)), "{blocks}, {start}");
+            }
+        }
+        assert_eq!(parts.front_hashes().end, parts.lowest_hashes().start + BLOCK);
+    }
 }
 
 #[test]

@@ -89,13 +89,19 @@ fn levels(blocks: u64) -> Vec<u64> {
 /// Whether a header and a tree are those of so many blocks: each level has the hashes of the one below it, and the
 /// topmost block has this hash. The blocks themselves are not looked at.
 pub(super) fn is_tree(bytes: &[u8], blocks: u64, uuid: [u8; 16], root: &[u8; HASH]) -> bool {
-    if bytes.len() as u64 != size(blocks) || bytes[..BLOCK_BYTES] != header(blocks, uuid) {
+    bytes.len() as u64 == size(blocks) && is_beginning(bytes, blocks, uuid, root)
+}
+
+/// As [`is_tree`], but whole blocks may be missing at the end of the lowest level.
+pub(super) fn is_beginning(bytes: &[u8], blocks: u64, uuid: [u8; 16], root: &[u8; HASH]) -> bool {
+    let lengths = size(blocks) - lowest_level(blocks)..=size(blocks);
+    if !lengths.contains(&(bytes.len() as u64)) || bytes[..BLOCK_BYTES] != header(blocks, uuid) {
         return false;
     }
     let mut hashes = &root[..];
     let mut rest = &bytes[BLOCK_BYTES..];
     for level in levels(blocks).into_iter().rev() {
-        let (level, below) = rest.split_at(level as usize);
+        let (level, below) = rest.split_at(rest.len().min(level as usize));
         if !blocks_match(hashes, level) {
             return false;
         }
