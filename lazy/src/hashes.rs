@@ -65,6 +65,13 @@ impl Hashes {
         Ok(missing)
     }
 
+    /// From the first block that is not known to be here to the last one. The blocks are not looked at.
+    pub(crate) fn unknown(&self) -> Option<Range<u64>> {
+        let mut unknown = blocks(&self.level).filter(|block| !self.is_known(block));
+        let first = unknown.next()?;
+        Some(first.start..unknown.last().unwrap_or(first).end)
+    }
+
     /// Writes those blocks of the level that are right. The others stay as they are.
     pub(crate) fn accept(&self, image: &File, start: u64, bytes: &[u8]) -> io::Result<()> {
         for (block, bytes) in blocks(&(start..start + bytes.len() as u64)).zip(bytes.chunks_exact(BLOCK as usize)) {

@@ -290,9 +290,9 @@ impl PartialLayer {
         self.hashes.missing(image, range_of_all(&self.parts, &chunks))
     }
 
-    /// The part of the hash tree that is missing.
-    pub(crate) fn all_missing_hashes(&self, image: &File) -> io::Result<Option<Range<u64>>> {
-        self.hashes.missing(image, 0..self.parts.file_system())
+    /// The part of the hash tree that may be missing.
+    pub(crate) fn unknown_hashes(&self) -> Option<Range<u64>> {
+        self.hashes.unknown()
     }
 
     /// Writes a part of the hash tree as far as it is right.

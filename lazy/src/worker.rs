@@ -216,10 +216,8 @@ fn fetch_from(shared: &Shared, fetch: &Fetch, source: &dyn Source, next: &mut us
 /// unless a read or a start needs the link.
 fn missing_hashes(shared: &Shared, fetch: &Fetch, chunks: Range<usize>) -> io::Result<Option<Range<u64>>> {
     let missing = fetch.layer.missing_hashes(&fetch.image, chunks)?;
-    if missing.is_some() && fetch.reason == Reason::Stream && !shared.lock().is_urgent() {
-        return fetch.layer.all_missing_hashes(&fetch.image);
-    }
-    Ok(missing)
+    let all = missing.is_some() && fetch.reason == Reason::Stream && !shared.lock().is_urgent();
+    Ok(if all { fetch.layer.unknown_hashes() } else { missing })
 }
 
 /// Fetches a part of the hash tree. Wrong blocks of it count as missing.

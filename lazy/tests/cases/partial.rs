@@ -160,7 +160,8 @@ fn chunks_whose_hashes_a_power_cut_took_are_fetched_again() {
     let lazy = bench.start(Settings::default());
     lazy.serve(layer, sources([&source])).unwrap();
     bench.recorder.wait_complete();
-    assert!(source.faults.ranges.lock().unwrap().contains(&(lost..lost + 4096)));
+    let asked = source.faults.ranges.lock().unwrap().clone();
+    assert!(asked.iter().any(|range| range.start >= native.data.end && range.contains(&lost)), "{asked:?}");
     drop(lazy);
     assert!(bench.bytes() == native.image);
 }
