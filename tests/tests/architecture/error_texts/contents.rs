@@ -15,7 +15,13 @@ pub(super) const SECTIONS: [Section; 13] = [
     Section {
         title: "Tasks and commands",
         crates: &["driver"],
-        built: &[("TaskError::Confinement", "driver/src/"), ("ExecError::Invalid", "runtime/src/")],
+        built: &[
+            ("TaskError::Confinement", "driver/src/"),
+            ("TaskError::NotOffered", "driver/src/"),
+            ("TaskError::Invalid", "driver/src/"),
+            ("TaskError::Internal", "driver/src/"),
+            ("ExecError::Invalid", "runtime/src/"),
+        ],
     },
     Section {
         title: "Options of the task block",
@@ -73,7 +79,7 @@ pub(super) const SECTIONS: [Section; 13] = [
 ];
 
 /// The errors that sources build without an attribute.
-pub(super) const KINDS: [Kind; 14] = [
+pub(super) const KINDS: [Kind; 17] = [
     Kind { name: "ConfigError", fields: &["option", "problem", "remedy"] },
     Kind { name: "OptionError", fields: &["option", "problem", "remedy"] },
     Kind { name: "Finding", fields: &["check", "reason", "remedy"] },
@@ -81,6 +87,9 @@ pub(super) const KINDS: [Kind; 14] = [
     Kind { name: "VolumeError", fields: &["text"] },
     Kind { name: "PluginError", fields: &["0"] },
     Kind { name: "TaskError::Confinement", fields: &["0"] },
+    Kind { name: "TaskError::NotOffered", fields: &["0"] },
+    Kind { name: "TaskError::Invalid", fields: &["0"] },
+    Kind { name: "TaskError::Internal", fields: &["0"] },
     Kind { name: "PullError::Malformed", fields: &["what", "problem"] },
     Kind { name: "PullError::Unsupported", fields: &["what", "problem"] },
     Kind { name: "NetworkError::Unsupported", fields: &["0"] },
@@ -92,6 +101,9 @@ pub(super) const KINDS: [Kind; 14] = [
 
 /// The crates with these sources, and those whose functions give them texts.
 pub(super) const BUILDERS: [&str; 6] = ["image-store", "driver", "runtime", "log-drivers", "network", "cdi"];
+
+/// Errors that mostly carry one of another section as it is.
+pub(super) const CARRIERS: [&str; 1] = ["TaskError::Internal"];
 
 /// Functions that build errors from texts that cannot be read there: the source, the function, and what the text is.
 pub(super) const PASSED: &[(&str, &str, &str)] = &[
@@ -130,6 +142,8 @@ pub(super) const PASSED: &[(&str, &str, &str)] = &[
         "decide",
         "The kernel or the file system of the node cannot give tasks user namespaces.",
     ),
+    ("driver/src/rpc/tasks.rs", "recover", "A task message that breaks a rule of Nomad's protocol."),
+    ("driver/src/rpc/tasks.rs", "start", "A task message that breaks a rule of Nomad's protocol."),
     ("driver/src/volume_plugin/error.rs", "from", "An error of the section Files of the driver."),
     ("image-store/src/archive/choose.rs", "from_saved", "An error of a parser."),
     ("image-store/src/archive/index.rs", "index", "An error of the operating system."),

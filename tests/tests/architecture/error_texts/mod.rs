@@ -12,7 +12,7 @@ use fixtures::{
     must::Must,
 };
 
-use self::contents::{BUILDERS, KINDS, PASSED, SECTIONS, Section};
+use self::contents::{BUILDERS, CARRIERS, KINDS, PASSED, SECTIONS, Section};
 use crate::{
     built::{Built, built, of_format},
     crates,
@@ -193,6 +193,7 @@ fn each_error_that_code_builds_can_be_read() {
         for text in texts.filter(|text| !text.is_empty() && !is_read(text)) {
             match passed(error) {
                 Some(_) => passed_on.insert((error.file.as_str(), error.function.as_str())),
+                None if CARRIERS.contains(&error.kind) => false,
                 None => unread.insert(format!("{}: {}: {text}", error.file, error.function)),
             };
         }
