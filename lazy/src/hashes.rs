@@ -72,15 +72,19 @@ impl Hashes {
         Some(first.start..unknown.last().unwrap_or(first).end)
     }
 
-    /// Writes those blocks of the level that are right. The others stay as they are.
-    pub(crate) fn accept(&self, image: &File, start: u64, bytes: &[u8]) -> io::Result<()> {
-        for (block, bytes) in blocks(&(start..start + bytes.len() as u64)).zip(bytes.chunks_exact(BLOCK as usize)) {
+    /// Writes those blocks of the level that are right. The others stay as they are. Returns how many of the bytes are
+    /// whole blocks.
+    pub(crate) fn accept(&self, image: &File, start: u64, bytes: &[u8]) -> io::Result<usize> {
+        let whole = bytes.chunks_exact(BLOCK as usize);
+        let (accepted, starts) = (bytes.len() - whole.remainder().len(), (start..).step_by(BLOCK as usize));
+        for (bytes, start) in whole.zip(starts) {
+            let block = start..start + BLOCK;
             if !self.is_known(&block) && self.is_right(image, &block, bytes)? {
                 image.write_all_at(bytes, block.start)?;
                 self.here[self.number(&block)].store(true, Ordering::Release);
             }
         }
-        Ok(())
+        Ok(accepted)
     }
 
     fn number(&self, block: &Range<u64>) -> usize {

@@ -17,8 +17,10 @@
 //!
 //! The crate must not know registries, the store, Nomad or containers.
 
+mod description;
 mod error;
 mod event;
+mod front;
 mod hashes;
 mod listener;
 mod observer;
@@ -35,9 +37,10 @@ mod sys;
 mod waiting;
 mod worker;
 
+pub use description::{CHUNK, Description};
 pub use error::LazyError;
 pub use observer::{LazyEvent, Observer};
-pub use partial::{CHUNK, Description, IMAGE, PartialLayer};
+pub use partial::{IMAGE, PartialLayer};
 pub use probe::probe;
 pub use service::{Hurry, Lazy, Predecessor, ServiceLock, StartWaits};
 pub use slots::FileId;

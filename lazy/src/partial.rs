@@ -18,10 +18,8 @@ use std::{
         fd::OwnedFd,
         unix::fs::{FileExt, OpenOptionsExt},
     },
-    panic::resume_unwind,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    thread,
 };
 
 use host::{
@@ -33,13 +31,12 @@ use layer::{CheckedImage, Digest, Limits, Parts, digest::Hasher};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    description::{CHUNK, Description, chunk_count, chunks_of, range_of, range_of_all},
     error::{LazyError, at},
-    hashes::{self, Hashes},
-    source::{self, Source, SourceError, Sources},
+    front::{self, Front},
+    hashes::Hashes,
+    source::Sources,
 };
-
-/// Bytes of a chunk: what is fetched and verified together.
-pub const CHUNK: u64 = 128 << 10;
 
 /// The name of the file with the image of a layer, in the directory of the layer.
 pub const IMAGE: &str = "fs.erofs";
@@ -53,38 +50,6 @@ const BUFFER: usize = 1 << 20;
 /// pause the link would have nothing to do. It is more than a chunk, because many chunks may precede the next missing
 /// one.
 const AHEAD: u64 = 4 * CHUNK;
-
-/// What a manifest says about a layer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
-    /// The digest of the whole image.
-    pub digest: Digest,
-    /// Bytes of the whole image.
-    pub size: u64,
-    /// Bytes of the metadata.
-    pub metadata: u64,
-    /// The root of the hash tree, of SHA-256.
-    pub hash_root: Digest,
-    /// Chunks that come before the others, in this order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub first: Vec<Range<usize>>,
-}
-
-impl Description {
-    fn parts(&self) -> Option<Parts> {
-        Parts::of(self.metadata, self.size)
-    }
-
-    fn root(&self) -> Option<[u8; 32]> {
-        let mut root = [0; 32];
-        hex::decode_to_slice(self.hash_root.hex(), &mut root).ok()?;
-        Some(root)
-    }
-
-    fn refused(&self, problem: impl Into<String>) -> LazyError {
-        LazyError::Refused { digest: self.digest.to_string(), problem: problem.into() }
-    }
-}
 
 /// The record of a partial layer.
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,8 +119,8 @@ impl PartialLayer {
         Self { directory, description, parts, hashes: Hashes::new(parts), map, present, hashed, padding }
     }
 
-    /// Fetches the parts that must be there before the mount and writes them to an empty directory. Blocks. Also
-    /// returns what the metadata says about the layer.
+    /// Fetches the parts that must be there before the mount and writes them to an empty directory, with some chunks of
+    /// the profile. Blocks. Also returns what the metadata says about the layer.
     ///
     /// # Errors
     /// No source delivers parts that this program wrote, or the file system fails.
@@ -169,13 +134,13 @@ impl PartialLayer {
         let trial = open_directory(directory)?;
         let mut result = Err(description.refused("it has no source"));
         for source in sources.iter() {
-            result = fetch_front(&**source, &description, &parts, (limits, &trial));
+            result = front::fetch(&**source, &description, &parts, (limits, &trial));
             match &result {
                 Ok(_) => break,
                 Err(error) => tracing::debug!(source = source.name(), %error, "this source does not deliver the layer"),
             }
         }
-        let Front { metadata, hash_tree, hashes, mut checked } = result?;
+        let Front { metadata, hash_tree, hashes, first, mut checked } = result?;
         let path = directory.join(IMAGE);
         let image = private().create(true).truncate(true).open(&path).map_err(at("creating", &path))?;
         let written = image
@@ -186,9 +151,14 @@ impl PartialLayer {
         let present = vec![false; chunk_count(&parts)];
         let map = write_map(directory, &present)?;
         let padding = Some(std::mem::take(&mut checked.padding));
-        let layer = Self::new(directory, description, parts, (map, present), padding);
+        let mut layer = Self::new(directory, description, parts, (map, present), padding);
         for (start, bytes) in hashes {
             layer.hashes.accept(&image, start, &bytes).map_err(at("writing", &path))?;
+        }
+        // A wrong chunk, or one whose hashes are wrong, is asked for again when the layer is served.
+        let chunks = first.iter().flat_map(|(chunks, bytes)| chunks.clone().zip(bytes.chunks(CHUNK as usize)));
+        for (chunk, bytes) in chunks {
+            layer.present[chunk] = layer.accept(&image, chunk, bytes).map_err(at("writing", &path))?;
         }
         write_record(directory, &layer.description)?;
         Ok((layer, checked))
@@ -295,8 +265,8 @@ impl PartialLayer {
         self.hashes.unknown()
     }
 
-    /// Writes a part of the hash tree as far as it is right.
-    pub(crate) fn accept_hashes(&self, image: &File, start: u64, bytes: &[u8]) -> io::Result<()> {
+    /// Writes a part of the hash tree as far as it is right. Returns how many of the bytes are whole blocks.
+    pub(crate) fn accept_hashes(&self, image: &File, start: u64, bytes: &[u8]) -> io::Result<usize> {
         self.hashes.accept(image, start, bytes)
     }
 
@@ -339,50 +309,6 @@ impl PartialLayer {
     }
 }
 
-/// The parts of a layer that must be here before the mount.
-struct Front {
-    metadata: Vec<u8>,
-    /// The beginning of the hash tree.
-    hash_tree: Vec<u8>,
-    /// Further parts of it with their offsets, which are not checked.
-    hashes: Vec<(u64, Vec<u8>)>,
-    checked: CheckedImage,
-}
-
-/// The front from one source, checked.
-fn fetch_front(
-    source: &dyn Source,
-    description: &Description,
-    parts: &Parts,
-    (limits, directory): (&Limits, &OwnedFd),
-) -> Result<Front, LazyError> {
-    let failed = |error: SourceError| {
-        let digest = description.digest.to_string();
-        LazyError::Source { digest, problem: format!("{}: {error}", source.name()) }
-    };
-    let root = description.root().ok_or_else(|| description.refused("the root of its hash tree is not of SHA-256"))?;
-    let chunks = chunk_count(parts);
-    let first = description.first.iter().map(|first| first.start.min(chunks)..first.end.min(chunks));
-    let first = first.filter(|chunks| !chunks.is_empty()).map(|chunks| range_of_all(parts, &chunks));
-    let ranges = hashes::before_mount(parts, first);
-    // The mount waits for all of them, so they are asked for at the same time.
-    let (metadata, hashes) = thread::scope(|scope| {
-        let read = |range: Range<u64>| source::read_exact(source, &range).map(|bytes| (range.start, bytes));
-        let hashes: Vec<_> = ranges.into_iter().map(|range| scope.spawn(move || read(range))).collect();
-        let metadata = read(0..parts.metadata);
-        let joined = hashes.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        (metadata, joined.collect::<Result<Vec<_>, _>>())
-    });
-    let ((_, metadata), mut hashes) = (metadata.map_err(failed)?, hashes.map_err(failed)?);
-    let (_, hash_tree) = hashes.remove(0);
-    let checked = layer::check_front(&metadata, &hash_tree, &root, limits, directory)
-        .map_err(|error| LazyError::of_layer(&description.digest, error))?;
-    if checked.parts != *parts {
-        return Err(description.refused("its length is not that of its files"));
-    }
-    Ok(Front { metadata, hash_tree, hashes, checked })
-}
-
 /// Verifies everything that counts as present. `Ok(None)`: the front is damaged.
 fn verify_again(
     directory: &Path,
@@ -423,26 +349,6 @@ fn matches(image: &File, hashes: &Hashes, range: Range<u64>, bytes: &[u8]) -> io
     Ok(hashes.is_some_and(|hashes| layer::blocks_match(&hashes, bytes)))
 }
 
-fn chunk_count(parts: &Parts) -> usize {
-    parts.data.div_ceil(CHUNK) as usize
-}
-
-fn range_of(parts: &Parts, chunk: usize) -> Range<u64> {
-    let start = parts.metadata + chunk as u64 * CHUNK;
-    start..(start + CHUNK).min(parts.file_system())
-}
-
-/// The bytes of some chunks, of which there is one at least.
-fn range_of_all(parts: &Parts, chunks: &Range<usize>) -> Range<u64> {
-    range_of(parts, chunks.start).start..range_of(parts, chunks.end - 1).end
-}
-
-fn chunks_of(parts: &Parts, range: &Range<u64>) -> Range<usize> {
-    let within = |offset: u64| offset.clamp(parts.metadata, parts.file_system()) - parts.metadata;
-    let (start, end) = (within(range.start), within(range.end));
-    if start >= end { 0..0 } else { (start / CHUNK) as usize..end.div_ceil(CHUNK) as usize }
-}
-
 fn private() -> OpenOptions {
     let mut options = File::options();
     options.read(true).write(true).mode(0o600);
@@ -470,29 +376,4 @@ fn write_record(directory: &Path, description: &Description) -> Result<(), LazyE
     let written = record::encode(VERSION, &record)
         .and_then(|bytes| Ok(durable::write(&path, &temporary, &bytes, Durability::Later, |_| {})?));
     written.map_err(at("writing", &path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_of_the_file_is_chunks_of_its_data() {
-        let parts = Parts::of(8192, 8192 + 3 * CHUNK + 4096 + 8192).unwrap();
-        assert_eq!(parts.data, 3 * CHUNK + 4096);
-        assert_eq!(chunk_count(&parts), 4);
-        for (range, chunks) in [
-            (0..8192, 0..0),
-            (0..8193, 0..1),
-            (8192..8192, 0..0),
-            (8192 + CHUNK..8192 + CHUNK + 1, 1..2),
-            (8192 + CHUNK - 1..8192 + CHUNK + 1, 0..2),
-            (parts.file_system() - 1..parts.total(), 3..4),
-            (parts.file_system()..parts.total(), 0..0),
-            (0..u64::MAX, 0..4),
-        ] {
-            assert_eq!(chunks_of(&parts, &range), chunks, "{range:?}");
-        }
-        assert_eq!(range_of(&parts, 3), 8192 + 3 * CHUNK..parts.file_system());
-    }
 }

@@ -14,9 +14,10 @@ use layer::Limits;
 use rustix::fs::fstat;
 
 use crate::{
+    description::CHUNK,
     observer::{LazyEvent, Observer},
     pace::Pace,
-    partial::{CHUNK, PartialLayer},
+    partial::PartialLayer,
     plan::{Plan, Reason},
     reads::Reads,
     slots::{FileId, Left, Slots},

@@ -14,7 +14,7 @@ use std::{
 use crate::{
     observer::LazyEvent,
     plan::{Plan, Reason},
-    source::{self, Source},
+    source::Source,
     state::{Fetch, Job, Phase, Shared},
     sys,
 };
@@ -222,8 +222,25 @@ fn missing_hashes(shared: &Shared, fetch: &Fetch, chunks: Range<usize>) -> io::R
 
 /// Fetches a part of the hash tree. Wrong blocks of it count as missing.
 fn fetch_hashes(fetch: &Fetch, source: &dyn Source, range: &Range<u64>) -> Result<(), Failure> {
-    let bytes = source::read_exact(source, range).map_err(|error| Failure::Source(error.to_string()))?;
-    fetch.layer.accept_hashes(&fetch.image, range.start, &bytes).map_err(Failure::Disk)
+    let (mut start, mut bytes, mut failure) = (range.start, Vec::new(), None);
+    let read = source.read(range.clone(), &mut |piece| {
+        let left = (range.end - start) as usize - bytes.len();
+        bytes.extend_from_slice(&piece[..piece.len().min(left)]);
+        match fetch.layer.accept_hashes(&fetch.image, start, &bytes) {
+            Ok(accepted) => {
+                bytes.drain(..accepted);
+                start += accepted as u64;
+            }
+            Err(error) => failure = Some(Failure::Disk(error)),
+        }
+        if failure.is_some() || start == range.end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    match (failure, read) {
+        (Some(failure), _) => Err(failure),
+        _ if start == range.end => Ok(()),
+        (None, Ok(())) => Err(Failure::Source("it ended before its end".to_owned())),
+        (None, Err(error)) => Err(Failure::Source(error.to_string())),
+    }
 }
 
 /// Verifies and writes a chunk, and lets the reads go on that waited for it.

@@ -33,6 +33,16 @@ pub(super) struct Fetched {
     pub(super) group: Option<LayerGroup>,
 }
 
+/// The layers of an image that are served.
+struct Served {
+    partials: Partials,
+    group: Option<LayerGroup>,
+    /// Those that must be pulled whole.
+    refused: Vec<LayerRecord>,
+    /// Keeps the background from taking a share of the link.
+    waits: Vec<StartWaits>,
+}
+
 /// Fetches the missing layers of an image, or begins to serve them.
 pub(super) async fn fetch_missing(
     puller: &Arc<Puller>,
@@ -41,18 +51,27 @@ pub(super) async fn fetch_missing(
     progress: Arc<dyn Progress>,
     token: &TaskToken,
 ) -> Result<Fetched, PullError> {
-    let mut fetched = Fetched::default();
     let missing = missing_layers(puller, record).await?;
-    let (whole, waits) = if request.lazy {
-        serve_layers(puller, request, missing, &mut fetched, &progress, token).await?
-    } else {
-        (missing, Vec::new())
-    };
+    let may_serve = |layer: &LayerRecord| request.lazy && puller.partial.may_serve(layer);
+    let (wanted, whole): (Vec<_>, Vec<_>) = missing.into_iter().partition(may_serve);
+    if wanted.is_empty() {
+        let bytes = fetch_whole(puller, request, (record, whole), progress, token).await?;
+        return Ok(Fetched { bytes, ..Fetched::default() });
+    }
+    // The start waits for both. After a failure of one, what the other one staged is removed before this returns.
+    let (served, bytes) = tokio::join!(
+        serve_layers(puller, request, wanted, &progress, token),
+        fetch_whole(puller, request, (record, whole), Arc::clone(&progress), token)
+    );
+    let (Served { partials, group, refused, waits }, mut bytes) = (served?, bytes?);
     // What a container reads first of the served layers comes at the same time.
-    fetched.bytes = fetch_whole(puller, request, (record, whole), progress, token).await?;
-    puller.await_first(fetched.partials.values()).await?;
+    if !refused.is_empty() {
+        let more = fetch_whole(puller, request, (record, refused), progress, token).await?;
+        bytes = bytes.into_iter().chain(more).reduce(u64::saturating_add);
+    }
+    puller.await_first(partials.values()).await?;
     drop(waits);
-    Ok(fetched)
+    Ok(Fetched { bytes, partials, group })
 }
 
 /// Fetches layers. Returns the number of received bytes; `None`: there were none to fetch.
@@ -101,21 +120,14 @@ fn total(layers: &[LayerRecord]) -> u64 {
     layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
 }
 
-/// Begins to serve those layers that may be mounted before they are complete, all at the same time. Returns the others,
-/// and what keeps the background from taking a share of the link.
+/// Begins to serve layers that may be mounted before they are complete, all at the same time.
 async fn serve_layers(
     puller: &Arc<Puller>,
     request: &PullRequest,
-    missing: Vec<LayerRecord>,
-    fetched: &mut Fetched,
+    wanted: Vec<LayerRecord>,
     progress: &Arc<dyn Progress>,
     token: &TaskToken,
-) -> Result<(Vec<LayerRecord>, Vec<StartWaits>), PullError> {
-    let (wanted, mut whole): (Vec<_>, Vec<_>) = missing.into_iter().partition(|layer| puller.partial.may_serve(layer));
-    let mut all_waits = Vec::new();
-    if wanted.is_empty() {
-        return Ok((whole, all_waits));
-    }
+) -> Result<Served, PullError> {
     puller.check_space(total(&wanted))?;
     let mut tasks = JoinSet::new();
     let tracker = TaskTracker::within(token);
@@ -133,22 +145,23 @@ async fn serve_layers(
             Ok::<_, PullError>((layer, begun, waits))
         });
     }
+    let mut served = Served { partials: Partials::default(), group: None, refused: Vec::new(), waits: Vec::new() };
     let (mut layers, mut bytes) = (0, 0u64);
     for (layer, begun, waits) in join_all(tasks, tracker).await? {
-        all_waits.extend(waits);
+        served.waits.extend(waits);
         match begun {
-            Begun::PullWhole => whole.push(layer),
+            Begun::PullWhole => served.refused.push(layer),
             Begun::Served(partial, group) => {
                 (layers, bytes) = (layers + 1, bytes.saturating_add(layer.size));
-                fetched.partials.insert(layer.diff_id, *partial);
-                fetched.group = Some(group);
+                served.partials.insert(layer.diff_id, *partial);
+                served.group = Some(group);
             }
         }
     }
     if layers > 0 {
         progress.report(PullEvent::Incomplete { layers, bytes });
     }
-    Ok((whole, all_waits))
+    Ok(served)
 }
 
 /// The layers of an image that are not on disk.

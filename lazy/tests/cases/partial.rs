@@ -134,6 +134,32 @@ fn a_start_fetches_the_hashes_that_it_needs_and_the_background_the_others() {
 }
 
 #[test]
+fn the_first_chunks_of_a_profile_come_with_the_metadata_as_far_as_they_are_right() {
+    let native = single();
+    let description = Description { first: vec![2..4, 7..12], ..native.description.clone() };
+    let all = [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+    for (lie, cut, expected) in [
+        (None, 0, all),
+        (Some(native.data.start + 3 * CHUNK), 0, [0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
+        (None, 2 * CHUNK as usize + 5000, [0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]),
+    ] {
+        let (source, directory) = (Memory::new("memory", native), tempfile::tempdir().unwrap());
+        source.lie_at(lie);
+        source.faults.cut.store(cut, Ordering::SeqCst);
+        let limits = Limits::default();
+        PartialLayer::create(directory.path(), description.clone(), &sources([&source]), &limits).unwrap();
+        assert_eq!(fs::read(directory.path().join("present")).unwrap(), expected, "{lie:?} {cut}");
+        let image = fs::read(directory.path().join("fs.erofs")).unwrap();
+        for (chunk, present) in expected.into_iter().enumerate() {
+            let start = native.data.start as usize + chunk * CHUNK as usize;
+            let range = start..(start + CHUNK as usize).min(native.data.end as usize);
+            let right = if present == 1 { &native.image[range.clone()] } else { &vec![0; range.len()][..] };
+            assert!(image[range] == *right, "{lie:?} {cut}: chunk {chunk}");
+        }
+    }
+}
+
+#[test]
 fn chunks_whose_hashes_a_power_cut_took_are_fetched_again() {
     let Some(bench) = Bench::new() else { return };
     let (native, source) = (mixed(), Memory::new("memory", mixed()));

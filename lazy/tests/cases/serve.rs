@@ -96,10 +96,10 @@ fn the_background_waits_as_long_as_a_start_waits_for_its_layers() {
 #[test]
 fn one_background_request_is_sent_before_the_last_chunks_of_a_long_profile_are_here() {
     let Some(bench) = Bench::new() else { return };
-    let native = Native::new([40 << 20]);
+    let native = Native::new([48 << 20]);
     let (source, mut description) = (Memory::new("slow", &native), native.description.clone());
-    // Five requests of at most 64 chunks.
-    description.first = vec![0..200, 200..300];
+    // One request for 64 chunks with the metadata, then five more.
+    description.first = vec![0..200, 200..340];
     let lazy = bench.start(Settings::default());
     let waits = lazy.start_waits();
     let all = sources([&source]);

@@ -400,9 +400,10 @@ async fn a_read_fails_after_the_time_limit_and_a_later_one_succeeds() {
     node.finish(plugin).await;
 }
 
-/// Files that the readers of the kill test hash, each of several chunks.
+/// Files that the readers of the kill test hash, each of several chunks. Together they are so large that a start fetches
+/// a part of the hash tree only.
 const FILES: usize = 12;
-const FILE: usize = 700_000;
+const FILE: usize = 1_000_000;
 
 /// Kills plugins, monitors and both at random moments while tasks read. `OCI_RS_LAZY_START_KILLS` sets their number.
 #[tokio::test]
