@@ -39,6 +39,22 @@ mod tests {
     };
 
     use super::*;
+    use crate::sys;
+
+    #[test]
+    fn a_lease_on_a_file_does_not_keep_an_open_going_for_ever() {
+        let root = tempfile::tempdir().unwrap();
+        let leased =
+            fs::File::options().write(true).create(true).truncate(false).open(root.path().join("file")).unwrap();
+        sys::take_lease(&leased).unwrap();
+        let directory = fs::File::open(root.path()).unwrap();
+        let open = |flags| open_below(&directory, "file", flags, ResolveFlags::IN_ROOT).map(drop);
+        assert_eq!(open(OFlags::RDONLY | OFlags::NONBLOCK), Err(Errno::AGAIN));
+        // It does not open the file itself.
+        assert_eq!(open(OFlags::PATH), Ok(()));
+        drop(leased);
+        assert_eq!(open(OFlags::RDONLY | OFlags::NONBLOCK), Ok(()));
+    }
 
     #[test]
     fn renames_elsewhere_do_not_keep_a_path_from_being_opened() {

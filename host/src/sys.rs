@@ -85,3 +85,19 @@ pub(crate) fn enable_verity(file: impl AsFd) -> io::Result<()> {
     let result = unsafe { libc::ioctl(file.as_fd().as_raw_fd(), FS_IOC_ENABLE_VERITY as _, &raw const request) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Takes a lease on a file that this descriptor alone has open (fcntl(2), `F_SETLEASE`). Another open waits until the
+/// descriptor is closed. The kernel announces it with a signal that is ignored.
+#[cfg(test)]
+pub(crate) fn take_lease(file: impl AsFd) -> io::Result<()> {
+    /// `fcntl.h` of Linux.
+    const F_SETSIG: libc::c_int = 10;
+    let file = file.as_fd().as_raw_fd();
+    for (command, value) in [(F_SETSIG, libc::SIGURG), (libc::F_SETLEASE, libc::F_WRLCK)] {
+        // SAFETY: both commands take a number, and no memory.
+        if unsafe { libc::fcntl(file, command, value) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

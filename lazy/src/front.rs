@@ -1,5 +1,6 @@
-//! What a layer needs before it may be mounted, from one source: its metadata and the beginning of its hash tree. The
-//! first parts of its profile come at the same time, so that the link has something to do while the metadata is checked.
+//! What a layer needs before it may be mounted, from one source: its metadata and the beginning of its hash tree.
+//!
+//! The first parts of its profile come at the same time. So the link has something to do while the metadata is checked.
 
 use std::{
     iter,

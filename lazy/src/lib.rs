@@ -1,9 +1,9 @@
 //! Layers that are mounted before their data is here: the kernel asks before each read.
 //!
-//! A native layer (`docs/lazy-images.md`) is one file. Its metadata and the beginning of its hash tree are fetched first.
-//! Then the file is mounted, and Linux announces each read of it (`FAN_PRE_ACCESS` of fanotify, Linux 6.14). [`Lazy`] answers when
-//! the data is in the file. The rest streams in the background. When all of it is here, the reads are not announced any
-//! more, and the file is an ordinary one.
+//! A native layer (`docs/lazy-images.md`) is one file. Its metadata and the beginning of its hash tree are fetched
+//! first. Then the file is mounted, and Linux announces each read of it (`FAN_PRE_ACCESS` of fanotify, Linux 6.14).
+//! [`Lazy`] answers when the data is in the file. The rest streams in the background. When all of it is here, the
+//! reads are not announced any more, and the file is an ordinary one.
 //!
 //! No reader may see a byte that is not the layer's. The kernel gives zeros for data that is not here, as soon as
 //! no process can answer any more. So these rules hold:

@@ -95,6 +95,8 @@ pub struct Arena<'a> {
 impl Arena<'_> {
     /// Measures one start. A lazy one is followed by a start with the image that is then present.
     pub async fn measure(&self, contender: Contender, image: &Image) -> Result<Vec<(String, Sample)>, String> {
+        // What was written before does not share the disk with this start.
+        rustix::fs::sync();
         let host = self.link.host();
         let named = |sample| vec![(contender.name(), sample)];
         match contender {

@@ -400,8 +400,8 @@ async fn a_read_fails_after_the_time_limit_and_a_later_one_succeeds() {
     node.finish(plugin).await;
 }
 
-/// Files that the readers of the kill test hash, each of several chunks. Together they are so large that a start fetches
-/// a part of the hash tree only.
+/// Files that the readers of the kill test hash, each of several chunks. Together they are so large that a start
+/// fetches a part of the hash tree only.
 const FILES: usize = 12;
 const FILE: usize = 1_000_000;
 

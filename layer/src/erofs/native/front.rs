@@ -1,8 +1,8 @@
 //! The parts of a native image that must be there before it may be mounted: the metadata and the beginning of the hash
 //! tree.
 //!
-//! The kernel reads the metadata without an announcement, so all of it must be in the file. With the upper levels of the
-//! hash tree, each block of its lowest level can be verified when it arrives, and with that each block of data. The
+//! The kernel reads the metadata without an announcement, so all of it must be in the file. With the upper levels of
+//! the hash tree, each block of its lowest level can be verified when it arrives, and with that each block of data. The
 //! root covers both, so a wrong byte in them is found here.
 
 use std::os::fd::OwnedFd;
