@@ -21,8 +21,8 @@ mod unpack;
 
 pub use digest::{Digest, InvalidDigest};
 pub use erofs::{
-    CheckedImage, Converted, ImageFile, ImageReader, MemoryCounter, Parts, SampleImage, blocks_match, check_front,
-    check_image, check_metadata, check_padding, convert, is_compressed, receive,
+    BLOCK, CheckedImage, Converted, ImageFile, ImageReader, MemoryCounter, Parts, SampleImage, blocks_match,
+    check_front, check_image, check_metadata, check_padding, convert, is_compressed, receive,
 };
 pub use error::{Problem, UnpackError};
 pub use limits::Limits;

@@ -6,7 +6,6 @@ use std::{
     iter,
     ops::{ControlFlow, Range},
     os::fd::OwnedFd,
-    panic::resume_unwind,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Instant,
@@ -18,8 +17,8 @@ use crate::{
     description::{Description, chunk_count, range_of_all},
     error::LazyError,
     hashes::before_mount,
-    plan::Plan,
-    source::{Source, SourceError, read_exact},
+    plan::{self, Plan},
+    source::{Source, SourceError, joined, read_exact},
 };
 
 /// Parts of a profile that are asked for before the metadata is here …
@@ -52,9 +51,8 @@ pub(crate) fn fetch(
     };
     let root = description.root().ok_or_else(|| description.refused("the root of its hash tree is not of SHA-256"))?;
     let count = chunk_count(parts);
-    let first = description.first.iter().map(|first| first.start.min(count)..first.end.min(count));
-    let first = first.filter(|chunks| !chunks.is_empty()).map(|chunks| range_of_all(parts, &chunks));
-    let ranges = before_mount(parts, first);
+    let first = plan::parts(&description.first, count);
+    let ranges = before_mount(parts, first.iter().map(|chunks| range_of_all(parts, chunks)));
     let wanted = AtomicBool::new(true);
     thread::scope(|scope| {
         let read = |range: Range<u64>| read_exact(source, &range).map(|bytes| (range.start, bytes));
@@ -67,8 +65,7 @@ pub(crate) fn fetch(
             .collect();
         let check = || {
             let (_, metadata) = read(0..parts.metadata).map_err(failed)?;
-            let joined = hashes.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            let mut hashes = joined.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let mut hashes = hashes.into_iter().map(joined).collect::<Result<Vec<_>, _>>().map_err(failed)?;
             let (_, hash_tree) = hashes.remove(0);
             let checked = layer::check_front(&metadata, &hash_tree, &root, limits, directory)
                 .map_err(|error| LazyError::of_layer(&description.digest, error))?;
@@ -81,8 +78,7 @@ pub(crate) fn fetch(
         if checked.is_err() {
             wanted.store(false, Ordering::Relaxed);
         }
-        let first = first.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        let first = first.collect();
+        let first = first.into_iter().map(joined).collect();
         let (metadata, hash_tree, hashes, checked) = checked?;
         Ok(Front { metadata, hash_tree, hashes, first, checked })
     })

@@ -9,16 +9,16 @@
 
 use std::{
     fs::File,
-    io,
+    io, iter,
     ops::Range,
     os::unix::fs::FileExt,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use layer::Parts;
+use layer::{BLOCK, Parts};
 
-/// Bytes of a block of the hash tree.
-const BLOCK: u64 = 4096;
+use crate::ranges::merged;
+
 /// Bytes between two parts of the level that one request fetches with them. On a link of 1 Gbit/s they take half a
 /// millisecond, as long as a request.
 const GAP: u64 = 64 << 10;
@@ -35,15 +35,15 @@ pub(crate) struct Hashes {
 }
 
 impl Hashes {
-    /// Of a layer whose front is here.
+    /// The level of a layer that has its front.
     pub(crate) fn new(parts: Parts) -> Self {
         let (level, front) = (parts.lowest_hashes(), parts.front_hashes().end);
         let here = level.clone().step_by(BLOCK as usize).map(|block| AtomicBool::new(block < front)).collect();
         Self { parts, level, here }
     }
 
-    /// The hashes of some blocks of the file system. `None`: not all are here. `image` must be a descriptor whose
-    /// accesses are not announced.
+    /// The hashes of some blocks of the file system. `None`: not all are here. Accesses through `image`
+    /// must not be announced.
     pub(crate) fn of(&self, image: &File, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
         for block in blocks(&self.parts.hash_blocks_of(range.clone())) {
             if !self.has(image, &block)? {
@@ -119,15 +119,7 @@ impl Hashes {
 pub(crate) fn before_mount(parts: &Parts, first: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let (front, level) = (parts.front_hashes(), parts.lowest_hashes());
     let gap = GAP.max((level.end - level.start) / MOST);
-    let mut wanted: Vec<_> = first.map(|range| parts.hash_blocks_of(range)).collect();
-    wanted.sort_unstable_by_key(|blocks| blocks.start);
-    let mut ranges = vec![front];
-    for blocks in wanted {
-        match ranges.last_mut() {
-            Some(last) if blocks.start <= last.end + gap => last.end = last.end.max(blocks.end),
-            _ => ranges.push(blocks),
-        }
-    }
+    let mut ranges = merged(iter::once(front).chain(first.map(|range| parts.hash_blocks_of(range))).collect(), gap);
     if let Some(last) = ranges.last_mut().filter(|last| level.end <= last.end + gap) {
         last.end = level.end;
     }

@@ -28,6 +28,7 @@ mod pace;
 mod partial;
 mod plan;
 mod probe;
+mod ranges;
 mod reads;
 mod service;
 mod slots;

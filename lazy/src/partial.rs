@@ -155,7 +155,7 @@ impl PartialLayer {
         for (start, bytes) in hashes {
             layer.hashes.accept(&image, start, &bytes).map_err(at("writing", &path))?;
         }
-        // A wrong chunk, or one whose hashes are wrong, is asked for again when the layer is served.
+        // A wrong chunk, or one with wrong hashes, is asked for again when the layer is served.
         let chunks = first.iter().flat_map(|(chunks, bytes)| chunks.clone().zip(bytes.chunks(CHUNK as usize)));
         for (chunk, bytes) in chunks {
             layer.present[chunk] = layer.accept(&image, chunk, bytes).map_err(at("writing", &path))?;

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::ranges::merged;
+
 /// Chunks that a read fetches together with its own, because the reader often goes on with them.
 const AHEAD: usize = 4;
 /// Chunks of one background job. When the last chunk comes, the layer is hashed up to the oldest job that runs, so
@@ -72,7 +74,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(present: &[bool], first: &[Range<usize>]) -> Self {
-        let first = merged(first, present.len());
+        let mut first = parts(first, present.len());
+        first.reverse();
         let missing_first = first.iter().cloned().flatten().filter(|chunk| !present[*chunk]).count();
         Self {
             present: present.to_vec(),
@@ -229,20 +232,9 @@ impl Plan {
     }
 }
 
-/// The parts of a profile in the order of the file, the first one last. Parts with a small gap become one.
-fn merged(first: &[Range<usize>], end: usize) -> Vec<Range<usize>> {
-    let mut parts: Vec<_> = first.iter().map(|chunks| chunks.start.min(end)..chunks.end.min(end)).collect();
-    parts.retain(|chunks| !chunks.is_empty());
-    parts.sort_unstable_by_key(|chunks| chunks.start);
-    let mut merged: Vec<Range<usize>> = Vec::new();
-    for chunks in parts {
-        match merged.last_mut() {
-            Some(last) if chunks.start <= last.end + GAP => last.end = last.end.max(chunks.end),
-            _ => merged.push(chunks),
-        }
-    }
-    merged.reverse();
-    merged
+/// The parts of a profile in the order of the file, within a layer with so many chunks. Parts with a small gap are one.
+pub(crate) fn parts(first: &[Range<usize>], count: usize) -> Vec<Range<usize>> {
+    merged(first.iter().map(|chunks| chunks.start.min(count)..chunks.end.min(count)).collect(), GAP)
 }
 
 #[cfg(test)]

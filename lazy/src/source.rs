@@ -3,7 +3,9 @@
 use std::{
     fmt,
     ops::{ControlFlow, Range},
+    panic::resume_unwind,
     sync::Arc,
+    thread::ScopedJoinHandle,
 };
 
 /// A place that has the bytes of one layer, for example a registry. Its bytes are not trusted.
@@ -34,6 +36,11 @@ impl fmt::Debug for dyn Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Source").field(&self.name()).finish()
     }
+}
+
+/// The result of a thread that asked a source. Its panic goes on here.
+pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// A whole range from one source.

@@ -5,7 +5,6 @@ use std::{
     io,
     ops::{ControlFlow, Range},
     os::fd::AsFd,
-    panic::resume_unwind,
     sync::{Arc, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -14,7 +13,7 @@ use std::{
 use crate::{
     observer::LazyEvent,
     plan::{Plan, Reason},
-    source::Source,
+    source::{Source, SourceError, joined},
     state::{Fetch, Job, Phase, Shared},
     sys,
 };
@@ -191,8 +190,8 @@ fn fetch_from(shared: &Shared, fetch: &Fetch, source: &dyn Source, next: &mut us
                 bytes.extend_from_slice(now);
                 piece = later;
                 if bytes.len() == length(*next) {
-                    let hashes = hashes.take().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-                    let result = hashes.unwrap_or(Ok(())).and_then(|()| arrived(shared, fetch, *next, &bytes));
+                    let hashes = hashes.take().map_or(Ok(()), joined);
+                    let result = hashes.and_then(|()| arrived(shared, fetch, *next, &bytes));
                     if let Err(error) = result {
                         failure = Some(error);
                         return ControlFlow::Break(());
@@ -204,9 +203,14 @@ fn fetch_from(shared: &Shared, fetch: &Fetch, source: &dyn Source, next: &mut us
             if *next == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
     });
+    outcome(read, failure, *next == last)
+}
+
+/// What became of a request, of which all is here or not.
+fn outcome(read: Result<(), SourceError>, failure: Option<Failure>, is_whole: bool) -> Result<(), Failure> {
     match (failure, read) {
         (Some(failure), _) => Err(failure),
-        _ if *next == last => Ok(()),
+        _ if is_whole => Ok(()),
         (None, Ok(())) => Err(Failure::Source("it ended before its end".to_owned())),
         (None, Err(error)) => Err(Failure::Source(error.to_string())),
     }
@@ -235,12 +239,7 @@ fn fetch_hashes(fetch: &Fetch, source: &dyn Source, range: &Range<u64>) -> Resul
         }
         if failure.is_some() || start == range.end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    match (failure, read) {
-        (Some(failure), _) => Err(failure),
-        _ if start == range.end => Ok(()),
-        (None, Ok(())) => Err(Failure::Source("it ended before its end".to_owned())),
-        (None, Err(error)) => Err(Failure::Source(error.to_string())),
-    }
+    outcome(read, failure, start == range.end)
 }
 
 /// Verifies and writes a chunk, and lets the reads go on that waited for it.

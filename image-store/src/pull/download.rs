@@ -23,7 +23,6 @@ use crate::{
 };
 
 /// What the missing layers of an image became.
-#[derive(Default)]
 pub(super) struct Fetched {
     /// The number of received bytes; `None`: no layer was fetched.
     pub(super) bytes: Option<u64>,
@@ -34,6 +33,7 @@ pub(super) struct Fetched {
 }
 
 /// The layers of an image that are served.
+#[derive(Default)]
 struct Served {
     partials: Partials,
     group: Option<LayerGroup>,
@@ -54,10 +54,6 @@ pub(super) async fn fetch_missing(
     let missing = missing_layers(puller, record).await?;
     let may_serve = |layer: &LayerRecord| request.lazy && puller.partial.may_serve(layer);
     let (wanted, whole): (Vec<_>, Vec<_>) = missing.into_iter().partition(may_serve);
-    if wanted.is_empty() {
-        let bytes = fetch_whole(puller, request, (record, whole), progress, token).await?;
-        return Ok(Fetched { bytes, ..Fetched::default() });
-    }
     // The start waits for both. After a failure of one, what the other one staged is removed before this returns.
     let (served, bytes) = tokio::join!(
         serve_layers(puller, request, wanted, &progress, token),
@@ -128,6 +124,10 @@ async fn serve_layers(
     progress: &Arc<dyn Progress>,
     token: &TaskToken,
 ) -> Result<Served, PullError> {
+    let mut served = Served::default();
+    if wanted.is_empty() {
+        return Ok(served);
+    }
     puller.check_space(total(&wanted))?;
     let mut tasks = JoinSet::new();
     let tracker = TaskTracker::within(token);
@@ -145,7 +145,6 @@ async fn serve_layers(
             Ok::<_, PullError>((layer, begun, waits))
         });
     }
-    let mut served = Served { partials: Partials::default(), group: None, refused: Vec::new(), waits: Vec::new() };
     let (mut layers, mut bytes) = (0, 0u64);
     for (layer, begun, waits) in join_all(tasks, tracker).await? {
         served.waits.extend(waits);

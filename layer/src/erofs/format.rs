@@ -1,6 +1,7 @@
 //! Numbers of the EROFS format (`erofs_fs.h` of Linux), and how they are read.
 
-pub(super) const BLOCK: u64 = 4096;
+/// Bytes of a block of an image, and of a block of its hash tree.
+pub const BLOCK: u64 = 4096;
 /// The longest name of a file (`EROFS_NAME_LEN`).
 pub(super) const MAX_NAME: usize = 255;
 /// The offset of the superblock in the first block, which holds nothing else.

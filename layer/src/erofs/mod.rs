@@ -13,6 +13,7 @@ mod to_directory;
 mod tree;
 
 pub use compressed::is_compressed;
+pub use format::BLOCK;
 pub use memory::MemoryCounter;
 pub use native::{
     CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, check_padding, convert,

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{error::UnpackError, limits::Limits};
 
-/// Checks the metadata of an image whose data is not here, and the beginning of its hash tree, which goes at least to
-/// the end of [`Parts::front_hashes`](super::Parts::front_hashes). `root` is the root of the hash tree, and `directory`
+/// Checks the metadata and the beginning of the hash tree of an image without its data. The beginning has at least the
+/// bytes of [`Parts::front_hashes`](super::Parts::front_hashes). `root` is the root of the hash tree, and `directory`
 /// an empty directory on the file system that will hold the image.
 ///
 /// Bytes behind the end of a file, and the digest of the image, can only be checked when the data is here.

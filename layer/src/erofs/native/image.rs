@@ -75,7 +75,7 @@ impl Parts {
     }
 
     /// The offsets, in the image, of the hashes of some blocks of the lowest level. `blocks` are offsets too. `None`:
-    /// the level has one block, whose hash is the root.
+    /// the level has one block, and its hash is the root.
     pub fn hashes_of_hash_blocks(&self, blocks: &Range<u64>) -> Option<Range<u64>> {
         let lowest = self.lowest_hashes();
         let count = (lowest.end - lowest.start) / BLOCK;
