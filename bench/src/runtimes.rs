@@ -38,7 +38,7 @@ impl Bare {
         };
         // A first run tests whether the runtime works here. For example, crun refuses some cgroup hierarchies.
         let runs = |bare: &Self| or_say(bare.run()).is_some();
-        ["runc", "crun"].into_iter().filter(|program| exists(program)).map(make).filter(runs).collect()
+        ["runc", "crun", "youki"].into_iter().filter(|program| exists(program)).map(make).filter(runs).collect()
     }
 
     fn command(&self) -> Command {

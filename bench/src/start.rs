@@ -24,7 +24,7 @@ pub struct Field {
     pub docker: Option<Docker>,
     /// Podman, if it runs here.
     pub podman: Option<Podman>,
-    /// runc, crun.
+    /// runc, crun, youki.
     pub bare: Vec<Bare>,
 }
 

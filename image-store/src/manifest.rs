@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use layer::Digest;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use bytes::Bytes;
+use layer::{Digest, digest::Hasher};
 use serde::{Deserialize, Serialize};
 
 use crate::{error::PullError, json::null_default, native, platform::Platform, reference::Reference};
@@ -37,6 +39,26 @@ pub struct Descriptor {
     pub(crate) platform: Option<Platform>,
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) annotations: BTreeMap<String, String>,
+    /// The content itself, in base64 (OCI image specification, `descriptor.md`, field `data`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<String>,
+}
+
+impl Descriptor {
+    /// The content that the descriptor holds, in its field or in the annotation of a native image. `None` if there is
+    /// none, or other content than the descriptor names: the registry is asked then.
+    pub(crate) fn embedded(&self) -> Option<Bytes> {
+        let content = self.data.as_ref().or_else(|| self.annotations.get(native::DOCUMENT))?;
+        let content = BASE64.decode(content).ok()?;
+        let mut hasher = Hasher::new(self.digest.algorithm());
+        hasher.update(&content);
+        (content.len() as u64 == self.size && hasher.finish() == self.digest).then(|| content.into())
+    }
+}
+
+/// Content as a descriptor holds it.
+pub(crate) fn embed(content: &[u8]) -> String {
+    BASE64.encode(content)
 }
 
 /// The answer to a request for a manifest.
@@ -398,7 +420,29 @@ mod tests {
             size,
             platform: Some(platform(os, architecture)),
             annotations: BTreeMap::new(),
+            data: None,
         }
+    }
+
+    #[test]
+    fn only_the_named_content_is_embedded() {
+        let content = b"the content";
+        let digest = Digest::sha256(content);
+        let with = |size, data: Option<String>| {
+            let mut descriptor = entry("linux", "amd64", size);
+            (descriptor.digest, descriptor.data) = (digest.clone(), data);
+            descriptor.embedded()
+        };
+        let right = embed(content);
+        assert_eq!(with(11, Some(right.clone())).as_deref(), Some(&content[..]));
+        assert_eq!(with(11, None), None);
+        assert_eq!(with(12, Some(right)), None, "another size");
+        assert_eq!(with(11, Some(embed(b"a content !"))), None, "another digest");
+        assert_eq!(with(11, Some("!".into())), None, "no base64");
+        let mut native = entry("linux", "amd64", 11);
+        native.digest = digest.clone();
+        native.annotations.insert(native::DOCUMENT.into(), embed(content));
+        assert_eq!(native.embedded().as_deref(), Some(&content[..]));
     }
 
     fn platform(os: &str, architecture: &str) -> Platform {

@@ -5,6 +5,7 @@
 //! | annotation | on | value |
 //! |---|---|---|
 //! | `org.oci-rs.native` | the manifest in the index | the version of the format: `2`, or `1` without compression |
+//! | `org.oci-rs.native.manifest` | the same | the manifest, in base64 |
 //! | `org.oci-rs.native.metadata` | a layer | bytes of the metadata, at the beginning of the layer |
 //! | `org.oci-rs.native.verity` | a layer | the root of its hash tree |
 //! | `org.oci-rs.native.first` | a layer | chunks of its data that are read first, as in `0-3,17` |
@@ -23,6 +24,9 @@ type Annotations = BTreeMap<String, String>;
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.erofs.layer.v1";
 /// The annotation of a manifest in an index. Its value is the version of the format.
 pub(crate) const FORMAT: &str = "org.oci-rs.native";
+/// The annotation that holds the manifest. The specification has the field `data` for this, but skopeo does not copy an
+/// index with that field when it must keep digests.
+pub(crate) const DOCUMENT: &str = "org.oci-rs.native.manifest";
 /// The version without compressed data …
 const UNCOMPRESSED: &str = "1";
 /// … and with data that may be compressed with zstd.

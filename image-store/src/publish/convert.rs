@@ -2,6 +2,7 @@
 //!
 //! The index of the result has all entries of the original, unchanged and first, so that other clients choose what they
 //! chose before. A native image follows for each image of Linux; native images of an earlier conversion are made again.
+//! The entry of a native image holds its manifest, and the manifest its config, so that a node has both with the index.
 //! The same layout gives the same bytes.
 
 use std::{
@@ -33,6 +34,11 @@ use crate::{
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 /// Pieces that may wait between the reader and the converter.
 const WAITING_PIECES: usize = 8;
+/// A document of at most this many bytes is held by its descriptor. Those of most images have less than a quarter.
+const MAX_EMBEDDED: usize = 64 << 10;
+/// The manifests in an index have at most this many bytes together. Registries accept documents of 4 MiB, and each
+/// client reads all of them.
+const MAX_EMBEDDED_TOTAL: usize = 256 << 10;
 
 /// What was converted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,10 +143,15 @@ impl Converter {
         // The native images of an earlier conversion are made again.
         entries.retain(|entry| entry["annotations"][native::FORMAT].is_null());
         let mut images = Vec::new();
+        let mut embedded = 0;
         for entry in entries.clone() {
             let descriptor: Descriptor =
                 serde_json::from_value(entry.clone()).map_err(|error| self.from.malformed(error))?;
-            if let Some((native, image)) = self.convert_entry(&entry, &descriptor)? {
+            if let Some((mut native, manifest, image)) = self.convert_entry(&entry, &descriptor)? {
+                if let Some(content) = embed(&manifest).filter(|_| embedded + manifest.len() <= MAX_EMBEDDED_TOTAL) {
+                    native["annotations"][native::DOCUMENT] = content;
+                    embedded += manifest.len();
+                }
                 entries.push(native);
                 images.push(image);
             }
@@ -152,13 +163,13 @@ impl Converter {
         Ok((self.store(index.as_bytes())?, images))
     }
 
-    /// Copies an entry of the index with everything that it refers to. Returns its native form, if it is an image that
-    /// has one.
+    /// Copies an entry of the index with everything that it refers to. Returns the entry of its native form and that
+    /// one's manifest, if it is an image that has one.
     fn convert_entry(
         &self,
         entry: &Value,
         descriptor: &Descriptor,
-    ) -> Result<Option<(Value, NativeManifest)>, PullError> {
+    ) -> Result<Option<(Value, Vec<u8>, NativeManifest)>, PullError> {
         let bytes = self.copy_document(descriptor)?;
         let parsed = manifest::parse_document(descriptor.digest.as_str(), &bytes);
         let is_image = descriptor.platform.as_ref().is_some_and(|platform| platform.os == "linux");
@@ -174,7 +185,8 @@ impl Converter {
             return Err(self.from.malformed("it has native images already"));
         }
         let config = self.copy_document(&manifest.config)?;
-        let (native, bytes) = self.native_manifest(&manifest, &config)?;
+        let (document, bytes) = self.native_manifest(&manifest, &config)?;
+        let native = self.store(&document)?;
         let mut platform = entry["platform"].clone();
         platform["os.features"] = json!([EROFS]);
         let shown = descriptor.platform.as_ref().map(Platform::to_string).unwrap_or_default();
@@ -183,11 +195,11 @@ impl Converter {
             "mediaType": MANIFEST, "digest": native.0.as_str(), "size": native.1, "platform": platform,
             "annotations": {native::FORMAT: native::version(self.limits.zstd_images)},
         });
-        Ok(Some((entry, image)))
+        Ok(Some((entry, document, image)))
     }
 
     /// Copies the layers of an image and converts them. Returns the manifest and the bytes of its layers.
-    fn native_manifest(&self, manifest: &Manifest, config: &[u8]) -> Result<(Blob, u64), PullError> {
+    fn native_manifest(&self, manifest: &Manifest, config: &[u8]) -> Result<(Vec<u8>, u64), PullError> {
         let document = manifest::parse_config(manifest.config.digest.as_str(), config)?;
         if document.diff_ids.len() != manifest.layers.len() {
             return Err(self.from.malformed("its config and its manifest name different numbers of layers"));
@@ -213,12 +225,14 @@ impl Converter {
         let mut config: Value = serde_json::from_slice(config).map_err(|error| self.from.malformed(error))?;
         config["os.features"] = json!([EROFS]);
         config["rootfs"] = json!({"type": "layers", "diff_ids": diff_ids});
-        let config = self.store(config.to_string().as_bytes())?;
-        let manifest = json!({
-            "schemaVersion": 2, "mediaType": MANIFEST, "layers": layers,
-            "config": {"mediaType": CONFIG, "digest": config.0.as_str(), "size": config.1},
-        });
-        Ok((self.store(manifest.to_string().as_bytes())?, bytes))
+        let config = config.to_string().into_bytes();
+        let (digest, size) = self.store(&config)?;
+        let mut descriptor = json!({"mediaType": CONFIG, "digest": digest.as_str(), "size": size});
+        if let Some(content) = embed(&config) {
+            descriptor["data"] = content;
+        }
+        let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "layers": layers, "config": descriptor});
+        Ok((manifest.to_string().into_bytes(), bytes))
     }
 
     fn platform_of(&self, manifest: &Manifest) -> Result<Platform, PullError> {
@@ -301,6 +315,11 @@ impl Converter {
         self.target.store(&digest, bytes)?;
         Ok((digest, bytes.len() as u64))
     }
+}
+
+/// A document as its descriptor holds it; `None` if it is large.
+fn embed(document: &[u8]) -> Option<Value> {
+    (document.len() <= MAX_EMBEDDED).then(|| manifest::embed(document).into())
 }
 
 /// Why a layer was not converted, in words.

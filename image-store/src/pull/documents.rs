@@ -1,4 +1,7 @@
 //! The documents of the image that a name means on one kind of machine: manifest and config, read from a registry.
+//!
+//! A descriptor can hold the document that it refers to, as those of native images do. The registry is not asked for it
+//! then, which saves an answer for each.
 
 use bytes::Bytes;
 use layer::Digest;
@@ -48,7 +51,10 @@ pub(super) async fn documents(
 ) -> Result<Documents, Refused> {
     let Chosen { bytes, digest, manifest, native } = select((reference, machine), session, top).await?;
     let read = async {
-        let config = session.small_blob(&manifest.config).await?;
+        let config = match manifest.config.embedded() {
+            Some(config) => config,
+            None => session.small_blob(&manifest.config).await?,
+        };
         let what = format!("config {}", manifest.config.digest);
         let document = manifest::parse_config(&what, &config)?;
         let layers = pair_layers(&what, &manifest, &document.diff_ids, puller.limits.layers)?;
@@ -84,7 +90,10 @@ async fn select(
         let chosen = manifest::choose(reference, &entries, machine)?;
         native = native::is_native_image(&chosen.annotations);
         let refused = |error| Refused { native, error };
-        (bytes, digest) = session.manifest(chosen.digest.as_str()).await.map_err(refused)?;
+        (bytes, digest) = match chosen.embedded() {
+            Some(bytes) => (bytes, chosen.digest.clone()),
+            None => session.manifest(chosen.digest.as_str()).await.map_err(refused)?,
+        };
         if bytes.len() as u64 != chosen.size {
             let problem = format!("its size is {} bytes by the index, but {} arrived", chosen.size, bytes.len());
             return Err(refused(PullError::malformed(what, problem)));

@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use base64::Engine as _;
 use fixtures::{
     image::{Built, Document, Entry, Image, Layer, archive, digest},
     program::missing,
@@ -133,6 +134,21 @@ pub fn with_native(original: &Built, change: impl Fn(&mut Vec<u8>, &mut Value)) 
     built
 }
 
+/// The image of [`with_native`] whose descriptors hold what `held` makes of the documents that they refer to.
+fn with_documents(mut built: Built, held: impl Fn(&[u8]) -> String) -> Built {
+    let (index, manifest) = (built.manifests.pop().unwrap(), built.manifests.pop().unwrap());
+    let (_, config) = built.blobs.last().unwrap();
+    let mut document: Value = serde_json::from_slice(&manifest.bytes).unwrap();
+    document["config"]["data"] = json!(held(config));
+    let manifest = Document::new(&manifest.media_type, document.to_string());
+    let mut document: Value = serde_json::from_slice(&index.bytes).unwrap();
+    let entry = document["manifests"].as_array_mut().unwrap().last_mut().unwrap();
+    entry["annotations"]["org.oci-rs.native.manifest"] = json!(held(&manifest.bytes));
+    (entry["digest"], entry["size"]) = (json!(manifest.digest()), json!(manifest.bytes.len()));
+    built.manifests.extend([manifest, Document::new(&index.media_type, document.to_string())]);
+    built
+}
+
 pub fn manifest_of_archives(built: &Built) -> String {
     built.manifests[0].digest()
 }
@@ -214,6 +230,23 @@ async fn a_node_that_mounts_images_takes_the_native_one_and_shows_the_same_files
     }
     let found = image_store::fsck(&bench.root(), &image_store::FsckOptions { repair: false, owners: None }).unwrap();
     assert!(found.is_sound(), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_its_descriptor_holds_is_not_asked_for() {
+    let Some(bench) = Bench::in_images() else { return };
+    let base64 = |document: &[u8]| base64::engine::general_purpose::STANDARD.encode(document);
+    let built = with_documents(with_native(&marked(), |_, _| ()), base64);
+    let other = with_documents(with_native(&marked(), |_, _| ()), |document| base64(&[document, b" "].concat()));
+    // Another document than the descriptor names only costs the request that it was to save.
+    for (name, built, requests) in [("right", &built, 0), ("other", &other, 1)] {
+        bench.registry.forget_requests();
+        let image = bench.pull(&bench.push(&format!("team/{name}:1"), built)).await.unwrap();
+        assert_eq!(image.digest, native_manifest(built));
+        let (config, _) = built.blobs.last().unwrap();
+        let asked = [&native_manifest(built), config].map(|digest| bench.registry.count(digest));
+        assert_eq!(asked, [requests; 2], "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -426,6 +459,18 @@ async fn a_converted_layout_has_an_image_for_everyone() {
         index["manifests"].as_array().unwrap().iter().map(|entry| entry["digest"].as_str().unwrap()).collect();
     assert_eq!(digests[0], original.digest());
     assert_eq!(digests[2], converted.images[0].digest.as_str());
+    // The index holds the native manifest, and that one its config.
+    let held = |descriptor: &Value, content: &Value| {
+        let content = base64::engine::general_purpose::STANDARD.decode(content.as_str().unwrap()).unwrap();
+        assert_eq!(digest(&content), descriptor["digest"].as_str().unwrap());
+        assert_eq!(json!(content.len()), descriptor["size"]);
+        serde_json::from_slice::<Value>(&content).unwrap()
+    };
+    let native = &index["manifests"][2];
+    let manifest = held(native, &native["annotations"]["org.oci-rs.native.manifest"]);
+    let held_config = held(&manifest["config"], &manifest["config"]["data"]);
+    assert_eq!(held_config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+    assert!(index["manifests"].as_array().unwrap().iter().all(|entry| entry["data"].is_null()), "skopeo loses it");
     assert!(!target.join("blobs").read_dir().unwrap().any(|entry| entry.unwrap().path().is_file()));
 
     let (Some(registry), Some(bench)) = (DockerRegistry::start(), Bench::in_images()) else { return };
