@@ -17,7 +17,8 @@ use crate::{
     description::{Description, chunk_count, range_of_all},
     error::LazyError,
     hashes::before_mount,
-    plan::{self, Plan},
+    link::Measured,
+    plan::{self, GAP, Plan},
     source::{Source, SourceError, joined, read_exact},
 };
 
@@ -36,6 +37,8 @@ pub(crate) struct Front {
     /// Chunks of the profile, which are not checked. The last ones of a part may be missing.
     pub(crate) first: Vec<(Range<usize>, Vec<u8>)>,
     pub(crate) checked: CheckedImage,
+    /// Missing chunks between two parts of the profile that are fetched with them.
+    pub(crate) gap: usize,
 }
 
 /// Fetches the front and checks it.
@@ -51,10 +54,12 @@ pub(crate) fn fetch(
     };
     let root = description.root().ok_or_else(|| description.refused("the root of its hash tree is not of SHA-256"))?;
     let count = chunk_count(parts);
-    let first = plan::parts(&description.first, count);
+    let first = plan::parts(&description.first, count, GAP);
     let ranges = before_mount(parts, first.iter().map(|chunks| range_of_all(parts, chunks)));
     let wanted = AtomicBool::new(true);
+    let measured = Measured::new(source);
     thread::scope(|scope| {
+        let source: &dyn Source = &measured;
         let read = |range: Range<u64>| read_exact(source, &range).map(|bytes| (range.start, bytes));
         let hashes: Vec<_> = ranges.into_iter().map(|range| scope.spawn(move || read(range))).collect();
         let first: Vec<_> = early(&description.first, count)
@@ -80,13 +85,14 @@ pub(crate) fn fetch(
         }
         let first = first.into_iter().map(joined).collect();
         let (metadata, hash_tree, hashes, checked) = checked?;
-        Ok(Front { metadata, hash_tree, hashes, first, checked })
+        let gap = measured.link().map_or(GAP, plan::gap);
+        Ok(Front { metadata, hash_tree, hashes, first, checked, gap })
     })
 }
 
 /// The parts of a profile that are asked for before the metadata is here.
 fn early(first: &[Range<usize>], count: usize) -> impl Iterator<Item = Range<usize>> {
-    let (mut plan, now) = (Plan::new(&vec![false; count], first), Instant::now());
+    let (mut plan, now) = (Plan::new(&vec![false; count], first, GAP), Instant::now());
     let mut left = CHUNKS;
     let jobs = iter::from_fn(move || plan.first(now)).take(PARTS);
     jobs.map_while(move |chunks| {

@@ -22,6 +22,7 @@ mod error;
 mod event;
 mod front;
 mod hashes;
+mod link;
 mod listener;
 mod observer;
 mod pace;

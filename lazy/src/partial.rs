@@ -35,6 +35,7 @@ use crate::{
     error::{LazyError, at},
     front::{self, Front},
     hashes::Hashes,
+    plan::GAP,
     source::Sources,
 };
 
@@ -73,6 +74,7 @@ pub struct PartialLayer {
     /// What of the whole image is left to check, see [`CheckedImage::padding`]. `None`: this process has not checked
     /// the metadata.
     padding: Option<Vec<Range<u64>>>,
+    gap: usize,
 }
 
 /// The beginning of an image that its digest has covered so far.
@@ -116,7 +118,7 @@ impl PartialLayer {
         padding: Option<Vec<Range<u64>>>,
     ) -> Self {
         let (directory, hashed) = (directory.to_owned(), Mutex::new(Hashed::new(&description.digest)));
-        Self { directory, description, parts, hashes: Hashes::new(parts), map, present, hashed, padding }
+        Self { directory, description, parts, hashes: Hashes::new(parts), map, present, hashed, padding, gap: GAP }
     }
 
     /// Fetches the parts that must be there before the mount and writes them to an empty directory, with some chunks of
@@ -140,7 +142,7 @@ impl PartialLayer {
                 Err(error) => tracing::debug!(source = source.name(), %error, "this source does not deliver the layer"),
             }
         }
-        let Front { metadata, hash_tree, hashes, first, mut checked } = result?;
+        let Front { metadata, hash_tree, hashes, first, mut checked, gap } = result?;
         let path = directory.join(IMAGE);
         let image = private().create(true).truncate(true).open(&path).map_err(at("creating", &path))?;
         let written = image
@@ -151,7 +153,7 @@ impl PartialLayer {
         let present = vec![false; chunk_count(&parts)];
         let map = write_map(directory, &present)?;
         let padding = Some(std::mem::take(&mut checked.padding));
-        let mut layer = Self::new(directory, description, parts, (map, present), padding);
+        let mut layer = Self { gap, ..Self::new(directory, description, parts, (map, present), padding) };
         for (start, bytes) in hashes {
             layer.hashes.accept(&image, start, &bytes).map_err(at("writing", &path))?;
         }
@@ -225,6 +227,11 @@ impl PartialLayer {
     /// The chunks that come before the others.
     pub(crate) fn first(&self) -> &[Range<usize>] {
         &self.description.first
+    }
+
+    /// Missing chunks between two parts of the profile that are fetched with them.
+    pub(crate) fn gap(&self) -> usize {
+        self.gap
     }
 
     /// The chunks that are here.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::ranges::merged;
+use crate::{description::CHUNK, link::Link, ranges::merged};
 
 /// Chunks that a read fetches together with its own, because the reader often goes on with them.
 const AHEAD: usize = 4;
@@ -26,11 +26,16 @@ const EARLY: usize = 16;
 /// A profile has at least this many chunks if the background may begin when [`EARLY`] of them are missing. They share
 /// the link with that job, so it delays a start by at most a sixteenth.
 const LONG: usize = 16 * EARLY;
-/// Chunks of one job for a profile. Several such jobs run at the same time.
+/// Jobs for what a profile names that run at the same time.
+pub(crate) const FIRST_JOBS: usize = 6;
+/// Chunks of one such job.
 const FIRST: usize = 64;
-/// Missing chunks between two parts of a profile that one job fetches with them. On a link of 1 Gbit/s they take as
-/// long as the answer to a request from a registry that is not far away.
-const GAP: usize = 4;
+/// Missing chunks between two parts of a profile that one job fetches with them, at most. On a link of 1 Gbit/s they
+/// take as long as the answer to a request from a registry that is not far away.
+pub(crate) const GAP: usize = 4;
+/// Requests that share the latency of one more, because they run at the same time. It would be six if the
+/// measured rate were that of the link. It is lower, because the layers of an image come at the same time.
+const SHARE: u32 = 2;
 /// Chunks that are here and that a background job fetches again, between two that are not. The requests of the
 /// background follow each other without a pause, so each chunk more makes the whole take longer.
 const AGAIN: usize = 1;
@@ -73,8 +78,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(present: &[bool], first: &[Range<usize>]) -> Self {
-        let mut first = parts(first, present.len());
+    /// Parts of the profile with at most this gap are one.
+    pub(crate) fn new(present: &[bool], first: &[Range<usize>], gap: usize) -> Self {
+        let mut first = parts(first, present.len(), gap);
         first.reverse();
         let missing_first = first.iter().cloned().flatten().filter(|chunk| !present[*chunk]).count();
         Self {
@@ -232,9 +238,15 @@ impl Plan {
     }
 }
 
-/// The parts of a profile in the order of the file, within a layer with so many chunks. Parts with a small gap are one.
-pub(crate) fn parts(first: &[Range<usize>], count: usize) -> Vec<Range<usize>> {
-    merged(first.iter().map(|chunks| chunks.start.min(count)..chunks.end.min(count)).collect(), GAP)
+/// The parts of a profile in the order of the file, within a layer with so many chunks. Parts with at most this gap are
+/// one.
+pub(crate) fn parts(first: &[Range<usize>], count: usize, gap: usize) -> Vec<Range<usize>> {
+    merged(first.iter().map(|chunks| chunks.start.min(count)..chunks.end.min(count)).collect(), gap)
+}
+
+/// The gap that takes less time than a request more.
+pub(crate) fn gap(link: Link) -> usize {
+    (link.bytes_of_a_request(SHARE) / CHUNK).min(GAP as u64) as usize
 }
 
 #[cfg(test)]
@@ -253,7 +265,19 @@ mod tests {
     }
 
     fn plan_with(present: &str, first: &[Range<usize>]) -> Plan {
-        Plan::new(&present.chars().map(|chunk| chunk == 'x').collect::<Vec<_>>(), first)
+        Plan::new(&present.chars().map(|chunk| chunk == 'x').collect::<Vec<_>>(), first, GAP)
+    }
+
+    #[test]
+    fn a_slow_link_brings_nothing_between_the_parts_of_a_profile() {
+        for (megabits, milliseconds, expected) in
+            [(1000, 20, GAP), (500, 20, GAP), (1000, 2, 0), (100, 20, 0), (100, 30, 1)]
+        {
+            let link = Link { latency: std::time::Duration::from_millis(milliseconds), rate: megabits * 125_000 };
+            assert_eq!(gap(link), expected, "{megabits} Mbit/s, {milliseconds} ms");
+        }
+        assert_eq!(parts(&[8..9, 2..4, 6..7], 100, 0), [2..4, 6..7, 8..9]);
+        assert_eq!(parts(&[8..9, 2..4, 6..7], 100, 1), [2..4, 6..9]);
     }
 
     #[test]

@@ -18,16 +18,13 @@ use crate::{
     observer::{LazyEvent, Observer},
     pace::Pace,
     partial::PartialLayer,
-    plan::{Plan, Reason},
+    plan::{FIRST_JOBS, Plan, Reason},
     reads::Reads,
     slots::{FileId, Left, Slots},
     source::Sources,
     sys::{self, Verdict},
     waiting::{self, Waiting},
 };
-
-/// Jobs for what a profile names that run at the same time. The other workers are for reads.
-const FIRST: usize = 6;
 
 /// How layers are served.
 #[derive(Debug, Clone)]
@@ -139,7 +136,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(layer: PartialLayer, sources: Sources, settings: &Settings) -> Self {
-        let plan = Plan::new(layer.present(), layer.first());
+        let plan = Plan::new(layer.present(), layer.first(), layer.gap());
         let reads = settings.profile.map(|_| Reads::default());
         let (phase, since) = (Phase::Fetching, Instant::now());
         Self { layer: Arc::new(layer), sources, plan, image: None, phase, problem: None, hurried: 0, since, reads }
@@ -408,7 +405,7 @@ impl State {
                 return Ok(Job::Fetch(fetch));
             }
         }
-        for (file, served) in self.files.iter_mut().filter(|_| self.firsts < FIRST) {
+        for (file, served) in self.files.iter_mut().filter(|_| self.firsts < FIRST_JOBS) {
             let Some(image) = &served.image else { continue };
             let Some(chunks) = served.plan.first(now) else { continue };
             self.firsts += 1;
