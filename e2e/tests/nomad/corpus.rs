@@ -212,7 +212,7 @@ fn with_consul(env: &Env) -> Outcome {
     for allocs in [allocs, env.agent.placed("init-connect", 2)?] {
         let dashboard = of_group(&allocs, "dashboard")?.task("dashboard");
         dashboard.wait_running()?;
-        assert_eq!(through_the_mesh(&dashboard, "$COUNTING_SERVICE_URL", &allocs)?, PAGE);
+        assert_eq!(through_the_mesh(env, &dashboard, "$COUNTING_SERVICE_URL", &allocs)?, PAGE);
         assert_eq!(patiently(|| fetch(&format!("http://{}/", dashboard.address("http")?)))?, PAGE);
     }
     Ok(())

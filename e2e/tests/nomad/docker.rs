@@ -131,7 +131,7 @@ fn injected_proxies(env: &Env) -> Outcome {
     }
     assert!(proxies[0].init()?.command.starts_with("/bin/envoy -c /secrets/envoy_bootstrap.json"));
     let web = web.task("web");
-    assert_eq!(through_the_mesh(&web, "http://127.0.0.1:9191/", &allocs)?, PAGE);
+    assert_eq!(through_the_mesh(env, &web, "http://127.0.0.1:9191/", &allocs)?, PAGE);
     let inlet = format!("http://{}/", gateway.address("in")?);
     assert_eq!(patiently(|| e2e::api::fetch(&inlet))?, PAGE);
     Ok(())
@@ -183,6 +183,6 @@ fn transparent_proxy(env: &Env) -> Outcome {
     let web = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == "web"));
     let web = web.ok_or_else(|| Failure("no allocation of group web".to_owned()))?.task("serve");
     web.wait_running()?;
-    assert_eq!(through_the_mesh(&web, &format!("http://{api}:8080/"), &allocs)?, PAGE);
+    assert_eq!(through_the_mesh(env, &web, &format!("http://{api}:8080/"), &allocs)?, PAGE);
     Ok(())
 }

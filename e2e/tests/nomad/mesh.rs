@@ -1,6 +1,7 @@
 //! Consul's service mesh: the driver runs sidecars with the real Envoy.
 
 use e2e::{Alloc, Failure, Job, Outcome};
+use serde_json::Value;
 
 use crate::{
     Case, Env,
@@ -30,13 +31,13 @@ fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
         task.wait_running()?;
     }
     assert!(proxy.init()?.command.starts_with("/bin/envoy -c /secrets/envoy_bootstrap.json"), "{:?}", proxy.init()?);
-    assert_eq!(through_the_mesh(&web, UPSTREAM, &allocs)?, PAGE);
+    assert_eq!(through_the_mesh(env, &web, UPSTREAM, &allocs)?, PAGE);
 
     // The connection works again after a restart of the sidecar.
     let before = proxy.init()?;
     proxy.restart()?;
     proxy.wait("another sidecar", |_| (proxy.init().ok()?.pid != before.pid).then_some(()))?;
-    assert_eq!(through_the_mesh(&web, UPSTREAM, &allocs)?, PAGE);
+    assert_eq!(through_the_mesh(env, &web, UPSTREAM, &allocs)?, PAGE);
     assert_eq!(api.task("api").restarts()?, 0);
     Ok(())
 }
@@ -44,10 +45,31 @@ fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
 /// What `task` gets from `url` through the proxies, as soon as they have the addresses from Consul.
 ///
 /// # Errors
-/// After a minute, with what the proxies of these allocations tell.
-pub fn through_the_mesh(task: &Alloc, url: &str, allocs: &[Alloc]) -> Outcome<String> {
-    patiently(|| task.sh(&format!("timeout 5 wget -q -O - {url}")))
-        .map_err(|Failure(text)| Failure(format!("{text}\n{}", told_by_proxies(allocs))))
+/// After a minute, with what Consul and the proxies of these allocations tell.
+pub fn through_the_mesh(env: &Env, task: &Alloc, url: &str, allocs: &[Alloc]) -> Outcome<String> {
+    patiently(|| task.sh(&format!("timeout 5 wget -q -O - {url}"))).map_err(|Failure(text)| {
+        let told = [told_by_consul(env).unwrap_or_else(|Failure(text)| text), told_by_proxies(allocs)];
+        Failure([text, told.join("\n")].join("\n"))
+    })
+}
+
+/// The checks of all services: as the agent has them, and as the catalog has them, from which the proxies learn.
+fn told_by_consul(env: &Env) -> Outcome<String> {
+    let mut told = Vec::new();
+    for path in ["/v1/agent/checks", "/v1/health/state/any"] {
+        told.push(format!("--- {path}"));
+        // The agent names its checks, the catalog lists them.
+        let checks = match env.consul()?.api().get(path)? {
+            Value::Object(named) => named.into_iter().map(|(_, check)| check).collect(),
+            Value::Array(listed) => listed,
+            _ => Vec::new(),
+        };
+        let line = |check: &Value| {
+            format!("{} {}: {} {}", check["ServiceID"], check["Name"], check["Status"], check["Output"])
+        };
+        told.extend(checks.iter().map(line));
+    }
+    Ok(told.join("\n"))
 }
 
 /// States and logs of all proxies, and the clusters and counters of those beside a task with a shell.
