@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
-use layer::{Digest, digest::Hasher};
+use layer::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::{error::PullError, json::null_default, native, platform::Platform, reference::Reference};
@@ -50,9 +50,7 @@ impl Descriptor {
     pub(crate) fn embedded(&self) -> Option<Bytes> {
         let content = self.data.as_ref().or_else(|| self.annotations.get(native::DOCUMENT))?;
         let content = BASE64.decode(content).ok()?;
-        let mut hasher = Hasher::new(self.digest.algorithm());
-        hasher.update(&content);
-        (content.len() as u64 == self.size && hasher.finish() == self.digest).then(|| content.into())
+        (content.len() as u64 == self.size && self.digest.matches(&content)).then(|| content.into())
     }
 }
 

@@ -74,6 +74,7 @@ pub struct PartialLayer {
     /// What of the whole image is left to check, see [`CheckedImage::padding`]. `None`: this process has not checked
     /// the metadata.
     padding: Option<Vec<Range<u64>>>,
+    /// See [`PartialLayer::gap`].
     gap: usize,
 }
 

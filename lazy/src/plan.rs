@@ -33,8 +33,8 @@ const FIRST: usize = 64;
 /// Missing chunks between two parts of a profile that one job fetches with them, at most. On a link of 1 Gbit/s they
 /// take as long as the answer to a request from a registry that is not far away.
 pub(crate) const GAP: usize = 4;
-/// Requests that share the latency of one more, because they run at the same time. It would be six if the
-/// measured rate were that of the link. It is lower, because the layers of an image come at the same time.
+/// Requests that share the latency of one more, because they run at the same time. It would be [`FIRST_JOBS`] if the
+/// measured rate were that of the link. The rate is lower, because the layers of an image come at the same time.
 const SHARE: u32 = 2;
 /// Chunks that are here and that a background job fetches again, between two that are not. The requests of the
 /// background follow each other without a pause, so each chunk more makes the whole take longer.
@@ -273,7 +273,7 @@ mod tests {
         for (megabits, milliseconds, expected) in
             [(1000, 20, GAP), (500, 20, GAP), (1000, 2, 0), (100, 20, 0), (100, 30, 1)]
         {
-            let link = Link { latency: std::time::Duration::from_millis(milliseconds), rate: megabits * 125_000 };
+            let link = Link { latency: Duration::from_millis(milliseconds), rate: megabits * 125_000 };
             assert_eq!(gap(link), expected, "{megabits} Mbit/s, {milliseconds} ms");
         }
         assert_eq!(parts(&[8..9, 2..4, 6..7], 100, 0), [2..4, 6..7, 8..9]);

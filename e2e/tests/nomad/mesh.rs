@@ -53,8 +53,8 @@ fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
 pub fn through_the_mesh(env: &Env, task: &Alloc, url: &str, allocs: &[Alloc]) -> Outcome<String> {
     let fetch = || patiently(|| task.sh(&format!("timeout 5 wget -q -O - {url}")));
     fetch().or_else(|_| await_catalog(env, allocs).and_then(|()| fetch())).map_err(|Failure(text)| {
-        let told = [told_by_consul(env).unwrap_or_else(|Failure(text)| text), told_by_proxies(allocs)];
-        Failure([text, told.join("\n")].join("\n"))
+        let consul = told_by_consul(env).unwrap_or_else(|Failure(text)| text);
+        Failure([text, consul, told_by_proxies(allocs)].join("\n"))
     })
 }
 
@@ -63,9 +63,9 @@ pub fn through_the_mesh(env: &Env, task: &Alloc, url: &str, allocs: &[Alloc]) ->
 /// corrects it when it compares all of it, within two minutes.
 fn await_catalog(env: &Env, allocs: &[Alloc]) -> Outcome {
     env.consul()?.api().wait("/v1/health/state/critical", "healthy sidecars", CATALOG, |critical| {
-        let is_alias = |check: &Value| check["Name"].as_str().is_some_and(|name| name.starts_with("Connect Sidecar"));
+        let is_sidecar = |check: &Value| check["Name"].as_str().is_some_and(|name| name.starts_with("Connect Sidecar"));
         let is_of = |check: &Value, alloc: &Alloc| check["ServiceID"].as_str().is_some_and(|id| id.contains(&alloc.id));
-        let mut sidecars = critical.as_array()?.iter().filter(|check| is_alias(check));
+        let mut sidecars = critical.as_array()?.iter().filter(|check| is_sidecar(check));
         (!sidecars.any(|check| allocs.iter().any(|alloc| is_of(check, alloc)))).then_some(())
     })
 }

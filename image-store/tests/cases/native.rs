@@ -134,16 +134,16 @@ pub fn with_native(original: &Built, change: impl Fn(&mut Vec<u8>, &mut Value)) 
     built
 }
 
-/// The image of [`with_native`] whose descriptors hold what `held` makes of the documents that they refer to.
-fn with_documents(mut built: Built, held: impl Fn(&[u8]) -> String) -> Built {
+/// An image of [`with_native`] in which manifest and config are part of their descriptors, as text of `encode`.
+fn with_documents(mut built: Built, encode: impl Fn(&[u8]) -> String) -> Built {
     let (index, manifest) = (built.manifests.pop().unwrap(), built.manifests.pop().unwrap());
     let (_, config) = built.blobs.last().unwrap();
     let mut document: Value = serde_json::from_slice(&manifest.bytes).unwrap();
-    document["config"]["data"] = json!(held(config));
+    document["config"]["data"] = json!(encode(config));
     let manifest = Document::new(&manifest.media_type, document.to_string());
     let mut document: Value = serde_json::from_slice(&index.bytes).unwrap();
     let entry = document["manifests"].as_array_mut().unwrap().last_mut().unwrap();
-    entry["annotations"]["org.oci-rs.native.manifest"] = json!(held(&manifest.bytes));
+    entry["annotations"]["org.oci-rs.native.manifest"] = json!(encode(&manifest.bytes));
     (entry["digest"], entry["size"]) = (json!(manifest.digest()), json!(manifest.bytes.len()));
     built.manifests.extend([manifest, Document::new(&index.media_type, document.to_string())]);
     built
