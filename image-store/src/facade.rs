@@ -9,20 +9,19 @@ use std::{
     time::Duration,
 };
 
-use layer::Digest;
-
 use crate::{
     credentials::{CredentialSources, Credentials},
     error::{PullError, StoreError},
     lease::LeaseOwner,
     limits::Limits,
+    profile::Profile,
     progress::Progress,
     publish::{self, PushRequest, Pushed},
     pull::{self, Image, LayerEvent, LoadRequest, PartialConfig, PullRequest, Puller, PullerConfig, RegistryAnswer},
     reference::Reference,
     registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig},
     store::{
-        DiskSize, ImageRecord, ImageUsage, LayerFormat, LayerUsage, LocalStore, PruneReport, ReclaimTarget,
+        DiskSize, ImageRecord, ImageUsage, LayerFormat, LayerRecord, LayerUsage, LocalStore, PruneReport, ReclaimTarget,
         RemovalCause, Removals, Retention, RetentionReport, StoreSize, SweepReport,
     },
 };
@@ -232,10 +231,11 @@ impl Store {
         self.local.uses_incomplete_layers(container)
     }
 
-    /// The chunks of a native layer that containers of this node read first, as in `0-3,17`; `None` if they were not
-    /// noted.
-    pub fn first_reads(&self, layer: &Digest) -> Result<Option<String>, StoreError> {
-        self.local.first_reads(layer)
+    /// What containers of this node read first of these layers, as far as it was noted. Blocks.
+    pub fn profile(&self, layers: &[LayerRecord]) -> Result<Profile, StoreError> {
+        let limits = self.puller.layer_limits();
+        let noted = |layer| self.local.first_reads(layer, &limits).transpose();
+        Ok(Profile { layers: layers.iter().filter_map(noted).collect::<Result<_, _>>()? })
     }
 
     /// Whether a predecessor's layers are served, or will be.

@@ -17,6 +17,7 @@ mod limits;
 mod manifest;
 mod native;
 mod platform;
+mod profile;
 mod progress;
 mod publish;
 mod pull;
@@ -35,8 +36,9 @@ pub use limits::Limits;
 pub use manifest::ImageConfig;
 pub use native::NativeLayer;
 pub use platform::Platform;
+pub use profile::{Profile, ProfiledFile};
 pub use progress::{Progress, PullEvent, Silent, Wait};
-pub use publish::{Conversion, LayoutImage, NativeForm, NativeManifest, Profile, PushRequest, Pushed, convert_layout};
+pub use publish::{Conversion, LayoutImage, NativeForm, NativeManifest, PushRequest, Pushed, convert_layout};
 pub use pull::{
     Image, LayerEvent, LayerEventKind, LayerGroup, LoadRequest, PartialConfig, PullRequest, RegistryAnswer,
 };

@@ -462,7 +462,7 @@ mod tests {
         let entries = [1, 2, 3, 4, 5].map(|size| match size {
             1 => entry("linux", "amd64", size),
             2 => erofs(size, None),
-            3 => erofs(size, Some("3")),
+            3 => erofs(size, Some("5")),
             4 => erofs(size, Some("2")),
             _ => erofs(size, Some("1")),
         });
@@ -471,6 +471,8 @@ mod tests {
         assert_eq!([&machine, &plain, &zstd].map(|machine| chosen(&entries, machine)), [1, 5, 4]);
         assert_eq!([&machine, &plain, &zstd].map(|machine| chosen(&entries[..4], machine)), [1, 1, 4]);
         assert_eq!(chosen(&entries[..3], &zstd), 1);
+        let ordered = [entry("linux", "amd64", 1), erofs(2, Some("4")), erofs(3, Some("3"))];
+        assert_eq!([&machine, &plain, &zstd].map(|machine| chosen(&ordered, machine)), [1, 3, 2]);
     }
 
     #[test]

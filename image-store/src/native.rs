@@ -4,7 +4,7 @@
 //!
 //! | annotation | on | value |
 //! |---|---|---|
-//! | `org.oci-rs.native` | the manifest in the index | the version of the format: `2`, or `1` without compression |
+//! | `org.oci-rs.native` | the manifest in the index | the version of the format, see [`version`] |
 //! | `org.oci-rs.native.manifest` | the same | the manifest, in base64 |
 //! | `org.oci-rs.native.metadata` | a layer | bytes of the metadata, at the beginning of the layer |
 //! | `org.oci-rs.native.verity` | a layer | the root of its hash tree |
@@ -27,10 +27,10 @@ pub(crate) const FORMAT: &str = "org.oci-rs.native";
 /// The annotation that holds the manifest. The specification has the field `data` for this, but skopeo does not copy an
 /// index with that field when it must keep digests.
 pub(crate) const DOCUMENT: &str = "org.oci-rs.native.manifest";
-/// The version without compressed data …
-const UNCOMPRESSED: &str = "1";
-/// … and with data that may be compressed with zstd.
-const COMPRESSED: &str = "2";
+/// The versions: whether data may be compressed with zstd, and whether it may have another order than the files.
+/// Releases before the third version accept one order only.
+const VERSIONS: [(&str, bool, bool); 4] =
+    [("1", false, false), ("2", true, false), ("3", false, true), ("4", true, true)];
 /// The annotations of a layer.
 pub(crate) const METADATA: &str = "org.oci-rs.native.metadata";
 pub(crate) const HASH_ROOT: &str = "org.oci-rs.native.verity";
@@ -52,18 +52,24 @@ pub struct NativeLayer {
 
 /// Whether an entry of an index with these annotations is an image in a version of the format that is known here.
 pub(crate) fn is_native_image(annotations: &Annotations) -> bool {
-    annotations.get(FORMAT).is_some_and(|version| [UNCOMPRESSED, COMPRESSED].contains(&version.as_str()))
+    is_compressed(annotations).is_some()
 }
 
 /// The version of the format.
-pub(crate) fn version(compressed: bool) -> &'static str {
-    if compressed { COMPRESSED } else { UNCOMPRESSED }
+pub(crate) fn version(compressed: bool, reordered: bool) -> &'static str {
+    let version = VERSIONS.iter().find(|version| (version.1, version.2) == (compressed, reordered));
+    version.map_or("", |(version, ..)| version)
 }
 
 /// Whether it is one that a machine mounts.
 pub(crate) fn is_mountable(annotations: &Annotations, machine: &Platform) -> bool {
-    let is_compressed = annotations.get(FORMAT).is_some_and(|version| version == COMPRESSED);
-    is_native_image(annotations) && (machine.has_erofs_zstd() || !is_compressed)
+    is_compressed(annotations).is_some_and(|compressed| machine.has_erofs_zstd() || !compressed)
+}
+
+/// Whether the data of an image with these annotations may be compressed; `None`: the version is not known here.
+fn is_compressed(annotations: &Annotations) -> Option<bool> {
+    let version = annotations.get(FORMAT)?;
+    VERSIONS.iter().find(|known| known.0 == version).map(|(_, compressed, _)| *compressed)
 }
 
 /// What the descriptor of a layer says. `Ok(None)`: it is an archive.

@@ -14,6 +14,7 @@ pub mod fuzzing;
 mod limits;
 pub mod marks;
 mod path;
+pub mod ranges;
 pub mod stream;
 mod sys;
 mod tar;
@@ -21,8 +22,9 @@ mod unpack;
 
 pub use digest::{Digest, InvalidDigest};
 pub use erofs::{
-    BLOCK, CheckedImage, Converted, ImageFile, ImageReader, MemoryCounter, Parts, SampleImage, blocks_match,
-    check_front, check_image, check_metadata, check_padding, convert, is_compressed, receive,
+    BLOCK, CheckedImage, Converted, FileReads, FirstReads, ImageFile, ImageReader, MemoryCounter, Parts, SampleImage,
+    blocks_match, check_front, check_image, check_metadata, check_padding, convert, files_read, is_compressed, receive,
+    uuid,
 };
 pub use error::{Problem, UnpackError};
 pub use limits::Limits;

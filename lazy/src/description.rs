@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use layer::{Digest, Parts};
+use layer::{Digest, Parts, ranges::merged};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LazyError;
@@ -54,6 +54,11 @@ pub(crate) fn range_of(parts: &Parts, chunk: usize) -> Range<u64> {
 /// The bytes of some chunks, of which there is one at least.
 pub(crate) fn range_of_all(parts: &Parts, chunks: &Range<usize>) -> Range<u64> {
     range_of(parts, chunks.start).start..range_of(parts, chunks.end - 1).end
+}
+
+/// The chunks of data that some ranges of an image touch, in the order of the image.
+pub fn chunks_of_all(parts: &Parts, ranges: &[Range<u64>]) -> Vec<Range<usize>> {
+    merged(ranges.iter().map(|range| chunks_of(parts, range)).collect(), 0)
 }
 
 pub(crate) fn chunks_of(parts: &Parts, range: &Range<u64>) -> Range<usize> {

@@ -15,9 +15,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use layer::{BLOCK, Parts};
-
-use crate::ranges::merged;
+use layer::{BLOCK, Parts, ranges::merged};
 
 /// Bytes between two parts of the level that one request fetches with them. On a link of 1 Gbit/s they take half a
 /// millisecond, as long as a request.

@@ -29,7 +29,6 @@ mod pace;
 mod partial;
 mod plan;
 mod probe;
-mod ranges;
 mod reads;
 mod service;
 mod slots;
@@ -39,7 +38,7 @@ mod sys;
 mod waiting;
 mod worker;
 
-pub use description::{CHUNK, Description};
+pub use description::{CHUNK, Description, chunks_of_all};
 pub use error::LazyError;
 pub use observer::{LazyEvent, Observer};
 pub use partial::{IMAGE, PartialLayer};

@@ -14,8 +14,8 @@ pub enum LazyEvent {
         digest: Digest,
         /// Its image.
         image: PathBuf,
-        /// The chunks in the order of their first reads, if they were noted.
-        reads: Option<Vec<Range<usize>>>,
+        /// Ranges of the image's data in the order of their first reads, if these were noted.
+        reads: Option<Vec<Range<u64>>>,
     },
     /// All of it is here, but it is not the layer that the manifest promised. It must not be used for other images.
     Refused {

@@ -240,6 +240,11 @@ impl PartialLayer {
         &self.present
     }
 
+    /// What of a range of the file is data.
+    pub(crate) fn data_of(&self, range: &Range<u64>) -> Range<u64> {
+        range.start.max(self.parts.metadata)..range.end.min(self.parts.file_system())
+    }
+
     /// The chunks of data that a range of the file touches.
     pub(crate) fn chunks_of(&self, range: &Range<u64>) -> Range<usize> {
         chunks_of(&self.parts, range)

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{description::CHUNK, link::Link, ranges::merged};
+use layer::ranges::merged;
+
+use crate::{description::CHUNK, link::Link};
 
 /// Chunks that a read fetches together with its own, because the reader often goes on with them.
 const AHEAD: usize = 4;

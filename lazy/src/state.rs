@@ -37,7 +37,7 @@ pub struct Settings {
     pub demands: usize,
     /// Bytes per second of all layers that stream in the background. Reads are not slowed down.
     pub bandwidth: Option<u64>,
-    /// Notes which chunks are read first. A layer is then announced for at least this time, also when it is complete.
+    /// Notes which data is read first. A layer is then announced for at least this time, also when it is complete.
     pub profile: Option<Duration>,
     /// Limits against hostile images.
     pub limits: Limits,
@@ -130,7 +130,7 @@ pub(crate) struct Served {
     /// Callers that wait for the whole layer.
     hurried: usize,
     since: Instant,
-    /// The chunks in the order of their first reads, if they are noted.
+    /// The data in the order of its first reads, if they are noted.
     reads: Option<Reads>,
 }
 
@@ -143,7 +143,7 @@ impl Served {
     }
 
     /// What was read first; `None` if it was not noted.
-    pub(crate) fn reads(&self) -> Option<Vec<Range<usize>>> {
+    pub(crate) fn reads(&self) -> Option<Vec<Range<u64>>> {
         self.reads.as_ref().map(Reads::ranges)
     }
 
@@ -224,7 +224,7 @@ impl State {
                 is_first = served.image.is_some();
             }
             if let Some(reads) = &mut served.reads {
-                reads.note(served.layer.chunks_of(&event.range));
+                reads.note(served.layer.data_of(&event.range));
             }
             if served.has(&event.range) {
                 verdict = Some(Verdict::Allow);

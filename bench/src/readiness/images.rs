@@ -87,7 +87,7 @@ impl Publisher<'_> {
         let paths = (text(&source), text(&target));
         let profile = profile.map(text);
         let mut convert = vec!["image", "convert", &paths.0, &paths.1, "--json"];
-        convert.extend(profile.iter().flat_map(|profile| ["--profile", profile.as_str()]));
+        convert.extend(profile.iter().flat_map(|profile| ["--reorder", "--profile", profile.as_str()]));
         let converted: Json = serde_json::from_str(&self.command(&convert)?).map_err(|error| error.to_string())?;
         let image = Image {
             service,

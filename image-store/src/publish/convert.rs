@@ -6,13 +6,12 @@
 //! The same layout gives the same bytes.
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io::{Read, Write},
     path::{Path, PathBuf},
 };
 
-use layer::{Converted, Digest, UnpackError, digest::Hasher, stream::BlobReader};
+use layer::{Converted, Digest, FirstReads, UnpackError, digest::Hasher, stream::BlobReader};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -29,6 +28,7 @@ use crate::{
     manifest::{self, Descriptor, Document, INDEX, MANIFEST, Manifest},
     native,
     platform::{EROFS, Platform},
+    profile::Profile,
 };
 
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -60,14 +60,14 @@ pub struct NativeManifest {
     pub bytes: u64,
 }
 
-/// What containers read first: chunks as in `0-3,17`, by the digest of a native layer.
-pub type Profile = BTreeMap<String, String>;
-
 /// How native images are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeForm {
     /// What nodes fetch first.
     pub profile: Profile,
+    /// Whether the data that nodes fetch first precedes the other data. Layers of a profile are then other ones than
+    /// those without it, so images share them only if they share the profile too.
+    pub reorder: bool,
     /// Whether the data is compressed with zstd. Kernels without that use the original.
     pub compressed: bool,
 }
@@ -91,19 +91,15 @@ pub async fn convert_layout(
 fn convert(
     source: LayoutImage,
     target: &Path,
-    NativeForm { profile, compressed }: NativeForm,
+    form: NativeForm,
     limits: &Limits,
     cancelled: Cancelled,
 ) -> Result<Conversion, PullError> {
-    if let Some((layer, _)) = profile.iter().find(|(_, chunks)| native::parse_chunks(chunks).is_none()) {
-        let problem = format!("the profile of layer {layer} is no list of chunks, as in 0-3,17");
-        return Err(PullError::Unsupported { what: source.name, problem });
-    }
     let target = LayoutWriter::create(target)?;
     let LayoutImage { file, name, image } = source;
     let from = OciLayout::new(Source::open(name, file, limits, target.path(), cancelled)?, limits);
-    let limits = layer::Limits { zstd_images: compressed, ..limits.of_a_layer() };
-    let converter = Converter { from, target, profile, limits };
+    let limits = layer::Limits { zstd_images: form.compressed, ..limits.of_a_layer() };
+    let converter = Converter { from, target, form, limits };
     let top = converter.from.top(image.as_deref())?;
     let (index, images) = converter.convert(&top)?;
     let name = top.annotations.get(NAME).map(String::as_str);
@@ -118,7 +114,7 @@ type Blob = (Digest, u64);
 struct Converter {
     from: OciLayout,
     target: LayoutWriter,
-    profile: Profile,
+    form: NativeForm,
     limits: layer::Limits,
 }
 
@@ -185,7 +181,7 @@ impl Converter {
             return Err(self.from.malformed("it has native images already"));
         }
         let config = self.copy_document(&manifest.config)?;
-        let (document, bytes) = self.native_manifest(&manifest, &config)?;
+        let (document, bytes, reordered) = self.native_manifest(&manifest, &config)?;
         let native = self.store(&document)?;
         let mut platform = entry["platform"].clone();
         platform["os.features"] = json!([EROFS]);
@@ -193,18 +189,19 @@ impl Converter {
         let image = NativeManifest { platform: shown, digest: native.0.clone(), bytes };
         let entry = json!({
             "mediaType": MANIFEST, "digest": native.0.as_str(), "size": native.1, "platform": platform,
-            "annotations": {native::FORMAT: native::version(self.limits.zstd_images)},
+            "annotations": {native::FORMAT: native::version(self.form.compressed, reordered)},
         });
         Ok(Some((entry, document, image)))
     }
 
-    /// Copies the layers of an image and converts them. Returns the manifest and the bytes of its layers.
-    fn native_manifest(&self, manifest: &Manifest, config: &[u8]) -> Result<(Vec<u8>, u64), PullError> {
+    /// Copies the layers of an image and converts them. Returns the manifest, the bytes of its layers, and whether the
+    /// data of one has another order than its files.
+    fn native_manifest(&self, manifest: &Manifest, config: &[u8]) -> Result<(Vec<u8>, u64, bool), PullError> {
         let document = manifest::parse_config(manifest.config.digest.as_str(), config)?;
         if document.diff_ids.len() != manifest.layers.len() {
             return Err(self.from.malformed("its config and its manifest name different numbers of layers"));
         }
-        let (mut layers, mut diff_ids, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut layers, mut diff_ids, mut bytes, mut reordered) = (Vec::new(), Vec::new(), 0, false);
         for (layer, diff_id) in manifest.layers.iter().zip(&document.diff_ids) {
             self.copy(layer)?;
             let converted = self.convert_layer(layer, diff_id)?;
@@ -214,8 +211,10 @@ impl Converter {
                 native::METADATA: converted.parts.metadata.to_string(),
                 native::HASH_ROOT: format!("sha256:{}", hex::encode(converted.hash_root)),
             });
-            if let Some(chunks) = self.profile.get(converted.image.as_str()).filter(|chunks| !chunks.is_empty()) {
-                annotations[native::FIRST] = json!(chunks);
+            if !converted.first.is_empty() {
+                let chunks = lazy::chunks_of_all(&converted.parts, &converted.first);
+                annotations[native::FIRST] = json!(native::format_chunks(&chunks));
+                reordered |= self.form.reorder;
             }
             layers.push(json!({
                 "mediaType": native::MEDIA_TYPE, "digest": converted.image.as_str(), "size": converted.parts.total(),
@@ -232,7 +231,7 @@ impl Converter {
             descriptor["data"] = content;
         }
         let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "layers": layers, "config": descriptor});
-        Ok((manifest.to_string().into_bytes(), bytes))
+        Ok((manifest.to_string().into_bytes(), bytes, reordered))
     }
 
     fn platform_of(&self, manifest: &Manifest) -> Result<Platform, PullError> {
@@ -251,12 +250,14 @@ impl Converter {
         let scratch = scratch.map_err(StoreError::io("creating", &scratch_path))?;
         fs::remove_file(&scratch_path).map_err(StoreError::io("removing", &scratch_path))?;
         let part = self.from.blob(&layer.digest)?;
+        let files = self.form.profile.of_layer(diff_id);
+        let first = FirstReads { files: &files, reorder: self.form.reorder };
         let converted = std::thread::scope(|scope| {
             let (pieces, receiver) = mpsc::channel(WAITING_PIECES);
             // If reading fails, the channel closes without an end, and the receiver reports that.
             scope.spawn(move || part.send(&pieces).ok());
             let blob = BlobReader::new(receiver, layer.digest.algorithm());
-            layer::convert(blob, (scratch, &out), diff_id.algorithm(), &self.limits)
+            layer::convert(blob, (scratch, &out), diff_id.algorithm(), first, &self.limits)
         });
         let converted = converted.map_err(|error| problem(refusal(error)))?;
         if converted.blob != layer.digest || converted.diff_id != *diff_id {

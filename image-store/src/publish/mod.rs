@@ -9,7 +9,7 @@ mod parts;
 mod push;
 mod writer;
 
-pub use convert::{Conversion, NativeForm, NativeManifest, Profile, convert_layout};
+pub use convert::{Conversion, NativeForm, NativeManifest, convert_layout};
 pub(crate) use fetch::fetch;
 pub use layout_image::LayoutImage;
 pub(crate) use push::push;

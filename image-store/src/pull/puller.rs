@@ -64,7 +64,7 @@ pub(crate) fn install_tls_provider() {
 
 impl Puller {
     /// What a layer may have on this node.
-    pub(super) fn layer_limits(&self) -> layer::Limits {
+    pub(crate) fn layer_limits(&self) -> layer::Limits {
         layer::Limits { zstd_images: self.platform.has_erofs_zstd(), ..self.limits.of_a_layer() }
     }
 

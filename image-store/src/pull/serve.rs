@@ -371,7 +371,7 @@ impl Puller {
     }
 
     /// Makes a complete layer an ordinary one.
-    async fn finish(self: &Arc<Self>, digest: &Digest, image: &Path, reads: Option<Vec<Range<usize>>>) {
+    async fn finish(self: &Arc<Self>, digest: &Digest, image: &Path, reads: Option<Vec<Range<u64>>>) {
         let directory = image.parent().unwrap_or(image).to_owned();
         let local = Arc::clone(&self.local);
         let finished = blocking(move || local.finish_partial(&directory, reads.as_deref())).await;

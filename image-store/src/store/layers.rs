@@ -31,8 +31,10 @@ use crate::{
 pub(super) const DIRECTORY: &str = "fs";
 /// A layer's files in an EROFS image.
 pub(super) const IMAGE: &str = "fs.erofs";
-/// The chunks of a native layer that a container read first.
-pub(super) const READS: &str = "reads.json";
+/// Ranges of a native layer that a container read first.
+pub(super) const READS: &str = "first-reads.json";
+/// The same of an earlier build, which noted chunks of 128 KiB. It is not used.
+pub(super) const EARLIER_READS: &str = "reads.json";
 /// A layer's record.
 pub(super) const RECORD: &str = "meta.json";
 

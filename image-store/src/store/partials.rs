@@ -1,12 +1,13 @@
 //! The local store as the service of partial layers sees it.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read},
     ops::Range,
     path::{Path, PathBuf},
 };
 
-use layer::Digest;
+use layer::Limits;
 
 use super::{
     image_record::LayerRecord,
@@ -21,7 +22,7 @@ use crate::{
     error::StoreError,
     files::{self, Durability},
     lease::LeaseOwner,
-    native,
+    profile::ProfiledFile,
     reference::Reference,
 };
 
@@ -101,14 +102,14 @@ impl LocalStore {
         trash::empty(&self.layout)
     }
 
-    /// Makes a complete layer an ordinary one. `reads` are the chunks that were read first, if they were noted.
-    pub(crate) fn finish_partial(&self, directory: &Path, reads: Option<&[Range<usize>]>) -> Result<(), StoreError> {
+    /// Makes a complete layer an ordinary one. `reads` are the ranges that were read first, if they were noted.
+    pub(crate) fn finish_partial(&self, directory: &Path, reads: Option<&[Range<u64>]>) -> Result<(), StoreError> {
         let Some(partial) = partial::read(directory)? else { return Ok(()) };
         let staged = self.staging()?.directory()?;
         let (image, second) = (directory.join(layers::IMAGE), staged.path().join(layers::IMAGE));
         fs::hard_link(&image, &second).map_err(StoreError::io("linking", &image))?;
         if let Some(reads) = reads {
-            files::write_json(&staged.path().join(layers::READS), &native::format_chunks(reads), Durability::Later)?;
+            files::write_json(&staged.path().join(layers::READS), &reads, Durability::Later)?;
         }
         failpoint::at("partial-before-commit");
         layers::commit(&self.layout, staged.path(), &partial.meta.of_this_boot()?)?;
@@ -118,8 +119,23 @@ impl LocalStore {
 }
 
 impl LocalStore {
-    /// The chunks of a layer that containers read first, as text; `None` if they were not noted.
-    pub(crate) fn first_reads(&self, diff_id: &Digest) -> Result<Option<String>, StoreError> {
-        files::read_json(&self.layout.layer(diff_id).join(layers::READS))
+    /// The files of a layer that containers read first, with the UUID of the layer's file system; `None` if the reads
+    /// were not noted.
+    pub(crate) fn first_reads(
+        &self,
+        layer: &LayerRecord,
+        limits: &Limits,
+    ) -> Result<Option<(String, Vec<ProfiledFile>)>, StoreError> {
+        let directory = self.layout.layer(&layer.diff_id);
+        let reads: Option<Vec<Range<u64>>> = files::read_json(&directory.join(layers::READS))?;
+        let (Some(reads), Some(native)) = (reads, &layer.native) else { return Ok(None) };
+        let path = directory.join(layers::IMAGE);
+        let mut metadata = Vec::new();
+        File::open(&path)
+            .and_then(|image| image.take(native.metadata).read_to_end(&mut metadata))
+            .map_err(StoreError::io("reading", &path))?;
+        let (uuid, files) = layer::files_read(&metadata, &reads, limits)
+            .map_err(|problem| StoreError::io("reading", &path)(io::Error::other(problem)))?;
+        Ok(Some((hex::encode(uuid), files.into_iter().filter_map(ProfiledFile::new).collect())))
     }
 }

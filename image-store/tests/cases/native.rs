@@ -1,7 +1,9 @@
 //! Native images: layers that are EROFS images in the registry.
 
 use std::{
+    collections::BTreeSet,
     fs,
+    ops::Range,
     os::unix::fs::FileExt,
     path::Path,
     process::Command,
@@ -14,9 +16,11 @@ use fixtures::{
     program::missing,
     registry::{Action, DockerRegistry, Fault},
 };
-use image_store::{LayerFormat, Progress, PullError, PullEvent, PullRequest, Silent, Store, StoreConfig};
+use image_store::{
+    LayerFormat, NativeForm, Profile, Progress, PullError, PullEvent, PullRequest, Silent, Store, StoreConfig,
+};
 use layer::{
-    Converted, Limits,
+    Converted, FileReads, FirstReads, Limits,
     digest::Algorithm,
     stream::{BlobReader, Piece},
 };
@@ -24,14 +28,19 @@ use serde_json::{Value, json};
 
 use crate::common::{Bench, config, describe, noise, request, shown};
 
-/// Converts the blob of a layer, on a thread of its own: it blocks.
+/// Converts the blob of a layer.
 pub fn convert(blob: &[u8]) -> (Vec<u8>, Converted) {
+    convert_with(blob, FirstReads::default())
+}
+
+/// Converts the blob of a layer, of which this is read first. On a thread of its own: it blocks.
+fn convert_with(blob: &[u8], first: FirstReads<'_>) -> (Vec<u8>, Converted) {
     let (pieces, receiver) = tokio::sync::mpsc::channel(2);
     pieces.try_send(Piece::Data(bytes::Bytes::copy_from_slice(blob))).unwrap();
     pieces.try_send(Piece::End).unwrap();
     let (scratch, out) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     let reader = BlobReader::new(receiver, Algorithm::Sha256);
-    let work = || layer::convert(reader, (scratch, &out), Algorithm::Sha256, &Limits::default()).unwrap();
+    let work = || layer::convert(reader, (scratch, &out), Algorithm::Sha256, first, &Limits::default()).unwrap();
     let converted = std::thread::scope(|scope| scope.spawn(work).join().unwrap());
     let mut image = vec![0; converted.parts.total() as usize];
     out.read_exact_at(&mut image, 0).unwrap();
@@ -89,8 +98,31 @@ fn original() -> Built {
     layers().into_iter().fold(Image::new(), Image::layer).build()
 }
 
+/// Files of the layers above, of which some parts are read first.
+fn files_read() -> Vec<FileReads> {
+    let file = |(path, parts): (&str, Range<usize>)| FileReads { path: path.into(), parts: [parts].into() };
+    let files = [
+        ("compressed/mixed", 1..3),
+        ("nowhere", 0..1),
+        ("compressed/8193", 0..1),
+        ("many/file-300", 0..9),
+        ("many", 0..1),
+        ("also", 0..1),
+    ];
+    files.map(file).into()
+}
+
 /// An index of an image and its native form, whose layers `change` may change.
 pub fn with_native(original: &Built, change: impl Fn(&mut Vec<u8>, &mut Value)) -> Built {
+    with_converted(original, convert, change)
+}
+
+/// The same, converted like this.
+fn with_converted(
+    original: &Built,
+    convert: impl Fn(&[u8]) -> (Vec<u8>, Converted),
+    change: impl Fn(&mut Vec<u8>, &mut Value),
+) -> Built {
     let (mut blobs, mut layers) = (Vec::new(), Vec::new());
     for (_, blob) in &original.blobs[..original.diff_ids.len()] {
         let (mut image, converted) = convert(blob);
@@ -230,6 +262,58 @@ async fn a_node_that_mounts_images_takes_the_native_one_and_shows_the_same_files
     }
     let found = image_store::fsck(&bench.root(), &image_store::FsckOptions { repair: false, owners: None }).unwrap();
     assert!(found.is_sound(), "{found:?}");
+}
+
+#[test]
+fn the_data_that_is_read_first_precedes_the_other_data_if_it_shall() {
+    for (number, layer) in layers().iter().enumerate() {
+        let (plain, unread) = convert(&layer.blob());
+        let files = files_read();
+        let kept = convert_with(&layer.blob(), FirstReads { files: &files, reorder: false });
+        assert!(kept.0 == plain, "the same image");
+        let (image, converted) = convert_with(&layer.blob(), FirstReads { files: &files, reorder: true });
+        assert_eq!(converted.parts, unread.parts);
+        let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        assert_eq!(bytes(&converted.first), bytes(&kept.1.first));
+        let metadata = converted.parts.metadata;
+        match number {
+            // One block of `etc/passwd`, and three of a file of 300 * 37 bytes.
+            0 => assert_eq!(converted.first, [Range { start: metadata, end: metadata + 4 * 4096 }]),
+            1 => assert_eq!(converted.first, []),
+            // The first part of the first file is not read.
+            _ => assert!(converted.first[0].start > metadata),
+        }
+        assert_eq!(image == plain, number == 1, "a layer without these files stays as it is");
+        let known = layer::files_read(&image[..metadata as usize], &converted.first, &Limits::default()).unwrap();
+        let before = layer::files_read(&plain[..metadata as usize], &kept.1.first, &Limits::default()).unwrap();
+        let sorted = |mut files: Vec<FileReads>| {
+            files.sort_by(|one, other| one.path.cmp(&other.path));
+            files
+        };
+        assert_eq!((known.0, sorted(known.1)), (before.0, sorted(before.1)));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &image).unwrap();
+        let path = file.path().to_str().unwrap();
+        if number < 2 || checks_zstd() {
+            agrees("fsck.erofs", &[path]);
+        }
+        let (root, offset) = (hex::encode(converted.hash_root), converted.parts.file_system().to_string());
+        agrees("veritysetup", &["verify", path, path, &root, "--hash-offset", &offset]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_in_the_order_of_its_first_reads_shows_the_same_files() {
+    let Some(bench) = Bench::in_images() else { return };
+    let (original, files) = (original(), files_read());
+    let reordered = |blob: &[u8]| convert_with(blob, FirstReads { files: &files, reorder: true });
+    let built = with_converted(&original, reordered, |_, _| ());
+    let native = bench.pull(&bench.push("team/app:1", &built)).await.unwrap();
+    assert_eq!(native.digest, native_manifest(&built));
+    let archives = bench.pull(&bench.push("team/other:1", &original)).await.unwrap();
+    for (native, archive) in native.layers.iter().zip(&archives.layers) {
+        assert_eq!(visible(native), visible(archive));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -433,9 +517,13 @@ async fn an_index_without_an_original_gives_the_refusal() {
 
 /// Converts the layout in an archive.
 async fn convert_layout(archive: &Path, target: &Path, compressed: bool) -> image_store::Conversion {
+    let form = NativeForm { profile: Profile::default(), reorder: false, compressed };
+    convert_to(archive, target, form).await
+}
+
+async fn convert_to(archive: &Path, target: &Path, form: NativeForm) -> image_store::Conversion {
     let file = fs::File::open(archive).unwrap().into();
     let layout = image_store::LayoutImage { file, name: "layout".into(), image: None };
-    let form = image_store::NativeForm { profile: image_store::Profile::new(), compressed };
     image_store::convert_layout(layout, target.to_owned(), form, image_store::Limits::default()).await.unwrap()
 }
 
@@ -498,4 +586,55 @@ async fn a_converted_layout_has_an_image_for_everyone() {
     agrees("skopeo", &["copy", "--src-tls-verify=false", &remote, &local]);
     let index: Value = serde_json::from_slice(&fs::read(out.join("index.json")).unwrap()).unwrap();
     assert_eq!(index["manifests"][0]["digest"], original.digest());
+}
+
+/// The entry of a native image in the index of a layout, and its manifest.
+fn native_in(layout: &Path, converted: &image_store::Conversion) -> (Value, Value) {
+    let read = |digest: &str| -> Value {
+        let digest = digest.trim_start_matches("sha256:");
+        serde_json::from_slice(&fs::read(layout.join("blobs/sha256").join(digest)).unwrap()).unwrap()
+    };
+    let index = read(converted.index.as_str());
+    let is_native = |entry: &&Value| entry["digest"] == converted.images[0].digest.as_str();
+    let entry = index["manifests"].as_array().unwrap().iter().find(is_native).unwrap().clone();
+    (entry, read(converted.images[0].digest.as_str()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_profile_becomes_a_list_of_chunks_and_an_order_of_the_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source.tar");
+    let layer = Layer::of((0..40).map(|number| Entry::file(format!("file-{number:02}"), noise(50_000))));
+    let built = Image::new().layer(layer).build();
+    let uuid = built.diff_ids[0].trim_start_matches("sha256:")[..32].to_owned();
+    let files = ["file-39", "gone", "file-03", "file-20"].map(|path| json!({"path": path, "parts": "0"}));
+    let profile: Profile = serde_json::from_value(json!({"layers": {uuid: files}})).unwrap();
+    let index = Built::index(&[built], false);
+    fs::write(&source, archive(index.layout(json!({"org.opencontainers.image.ref.name": "1"})))).unwrap();
+    let mut digests = BTreeSet::new();
+    // A file takes 13 blocks, a chunk has 32.
+    for (reorder, compressed, version, first) in [
+        (false, true, "2", Some("1,8,15-16")),
+        (true, true, "4", Some("0-1")),
+        (true, false, "3", Some("0-1")),
+    ] {
+        let form = NativeForm { profile: profile.clone(), reorder, compressed };
+        let target = directory.path().join(version);
+        let converted = convert_to(&source, &target, form.clone()).await;
+        let (entry, manifest) = native_in(&target, &converted);
+        assert_eq!(entry["annotations"]["org.oci-rs.native"], version);
+        assert_eq!(manifest["layers"][0]["annotations"]["org.oci-rs.native.first"].as_str(), first, "{version}");
+        digests.insert(manifest["layers"][0]["digest"].to_string());
+        let again = convert_to(&source, &directory.path().join(format!("{version}-again")), form).await;
+        assert_eq!(again, converted, "the same bytes");
+    }
+    // Noise is not compressed, so the form of the data decides alone.
+    assert_eq!(digests.len(), 2, "{digests:?}");
+    // A profile of other layers changes nothing.
+    let other = Profile { layers: [("00".repeat(16), profile.layers.values().next().unwrap().clone())].into() };
+    let target = directory.path().join("other");
+    let converted = convert_to(&source, &target, NativeForm { profile: other, reorder: true, compressed: true }).await;
+    let (entry, manifest) = native_in(&target, &converted);
+    assert_eq!(entry["annotations"]["org.oci-rs.native"], "2");
+    assert!(manifest["layers"][0]["annotations"]["org.oci-rs.native.first"].is_null(), "{manifest}");
 }

@@ -14,7 +14,7 @@ use zstd::{
     zstd_safe::{self, CParameter},
 };
 
-use super::format::{BLOCK, SUPER, SUPER_BYTES, blocks, u16_at};
+use super::format::{BLOCK, SUPER, SUPER_BYTES, blocks, u16_at, u32_at};
 
 /// Bytes of data in a chunk. The last one of a file may have less.
 pub(super) const CHUNK: u64 = 128 << 10;
@@ -104,10 +104,12 @@ fn entry(kind: u16, value: [u8; 4]) -> [u8; 8] {
     [a, b, 0, 0, c, d, e, f]
 }
 
-/// Reads from an index, which may be hostile, how many blocks each chunk takes. The inode ends at the offset `end`.
-/// `None`: no file has such an index. The caller compares the bytes with those that [`index`] makes.
-pub(super) fn chunks_of(end: u64, size: u64, index: &[u8]) -> Option<Box<[u8]>> {
+/// Reads from an index, which may be hostile, the first block of the data and how many blocks each chunk takes. The
+/// inode ends at the offset `end`. `None`: no file has such an index. The caller compares the bytes with those that
+/// [`index`] makes.
+pub(super) fn chunks_of(end: u64, size: u64, index: &[u8]) -> Option<(u32, Box<[u8]>)> {
     let entries = index.get((gap(end) + HEADER) as usize..)?;
+    let block = u32_at(entries.get(..ENTRY as usize)?, 4);
     let mut entries = entries.chunks_exact(ENTRY as usize);
     let mut chunks = Vec::new();
     for size in chunk_sizes(size) {
@@ -125,7 +127,7 @@ pub(super) fn chunks_of(end: u64, size: u64, index: &[u8]) -> Option<Box<[u8]>> 
     }
     // A file without a compressed chunk has no index.
     let compressed = chunk_sizes(size).zip(&chunks).any(|(size, stored)| u64::from(*stored) < blocks(size));
-    compressed.then(|| chunks.into())
+    compressed.then(|| (block, chunks.into()))
 }
 
 /// Adds to a superblock, with which `superblock` ends, what the kernel must know of compressed files.

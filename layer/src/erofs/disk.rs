@@ -34,7 +34,7 @@ const HAS_MTIME: u32 = 2;
 const MAX_XATTRS: usize = XATTR_HEADER + 4 * (u16::MAX as usize - 1);
 
 /// The UUID of a file system that holds the layer with this digest.
-pub(super) fn uuid(diff_id: &Digest) -> [u8; 16] {
+pub fn uuid(diff_id: &Digest) -> [u8; 16] {
     let mut uuid = [0; 16];
     // A digest has enough digits, and they are hexadecimal.
     hex::decode_to_slice(&diff_id.hex()[..32], &mut uuid).unwrap_or_default();

@@ -13,11 +13,12 @@ mod to_directory;
 mod tree;
 
 pub use compressed::is_compressed;
+pub use disk::uuid;
 pub use format::BLOCK;
 pub use memory::MemoryCounter;
 pub use native::{
-    CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, check_padding, convert,
-    receive,
+    CheckedImage, Converted, FileReads, FirstReads, Parts, blocks_match, check_front, check_image, check_metadata,
+    check_padding, convert, files_read, receive,
 };
 pub use read::{ImageFile, ImageReader};
 pub use sample::SampleImage;

@@ -249,3 +249,28 @@ fn the_limit_of_the_bandwidth_holds_again_when_no_caller_waits() {
     assert!(here < native.image.len() as u64 / 2, "{here} of {}", native.image.len());
     bench.recorder.wait_complete();
 }
+
+#[test]
+fn the_files_that_are_read_while_reads_are_noted_are_known_and_not_their_neighbours() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("memory", mixed()));
+    let lazy = bench.start(Settings { profile: Some(Duration::from_secs(1)), ..Settings::default() });
+    let mounted = bench.serve(&lazy, native, &sources([&source]));
+    // One in the middle of the small ones, another one before it, and the last byte of the largest one.
+    let large = native.files.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let wanted = [&native.files[150], &native.files[40], large];
+    for (name, bytes) in wanted {
+        let end = bytes.len() as u64;
+        assert!(mounted.read(name, end - 1..end).unwrap() == bytes[bytes.len() - 1..], "{name}");
+    }
+    bench.recorder.wait_complete();
+    let all = bench.recorder.all();
+    let [LazyEvent::Complete { reads: Some(reads), .. }] = &all[..] else { panic!("{all:?}") };
+    let metadata = &native.image[..native.parts.metadata as usize];
+    let (_, files) = layer::files_read(metadata, reads, &Limits::default()).unwrap();
+    let names: Vec<_> = files.iter().map(|file| String::from_utf8(file.path.clone()).unwrap()).collect();
+    assert_eq!(names, wanted.map(|(name, _)| name.clone()));
+    let last = files[2].parts.last().unwrap().end as u64;
+    assert_eq!(last, (large.1.len() as u64).div_ceil(lazy::CHUNK));
+    assert!(files[2].parts[0].start > 0, "only the end of the large file: {files:?}");
+}

@@ -153,6 +153,10 @@ pub enum ImageCommand {
         /// The output of `image profile --json`: nodes fetch first what containers read first
         #[arg(long)]
         profile: Option<PathBuf>,
+        /// Place the data of the profile's files before the other data: fewer bytes come before a start. Images then
+        /// share layers only with images of the same profile
+        #[arg(long, requires = "profile")]
+        reorder: bool,
         /// Do not compress: first reads are faster, downloads are larger. Also for kernels without zstd for EROFS
         #[arg(long)]
         uncompressed: bool,

@@ -46,9 +46,9 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
         ImageCommand::Load { file, reference, unpinned } => {
             pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
         }
-        ImageCommand::Convert { source, target, image, profile, uncompressed } => {
+        ImageCommand::Convert { source, target, image, profile, reorder, uncompressed } => {
             let profile = profile.as_deref().map(profile::read).transpose()?.unwrap_or_default();
-            let form = NativeForm { profile, compressed: !uncompressed };
+            let form = NativeForm { profile, reorder: *reorder, compressed: !uncompressed };
             convert::convert(&Settings::without_node(node)?, (source, target), (image.clone(), form), &output)
         }
         ImageCommand::Push { source, reference, image } => {

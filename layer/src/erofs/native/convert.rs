@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::{self, BufReader, BufWriter, Write},
+    ops::Range,
     os::unix::fs::FileExt,
 };
 
@@ -13,8 +14,9 @@ use super::{
     super::{
         disk, format,
         store::ErofsStore,
-        tree::{Content, ROOT, Tree},
+        tree::{Content, Id, ROOT, Tree},
     },
+    first_reads::{FileReads, find, ranges_of},
     image::{Extent, NativeImage, Parts, in_order},
     rules, verity,
 };
@@ -42,11 +44,23 @@ pub struct Converted {
     pub parts: Parts,
     /// The root of the hash tree.
     pub hash_root: [u8; 32],
+    /// Where the parts of files are that containers read first, in the order of the image.
+    pub first: Vec<Range<u64>>,
     /// Extended attributes that an image may not set and that were left out.
     pub skipped_xattrs: u64,
 }
 
-/// Converts a layer. `scratch` and `out` are empty files, open for reading and writing. Blocks.
+/// What containers read first of a layer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FirstReads<'a> {
+    /// The parts of files, in the order of the first reads. Files that the layer does not have are left out.
+    pub files: &'a [FileReads],
+    /// Whether the data of these files precedes that of the others.
+    pub reorder: bool,
+}
+
+/// Converts a layer. `scratch` and `out` are empty files, open for reading and writing. Without first reads, or without
+/// their order, the same layer gives the same bytes. Blocks.
 ///
 /// # Errors
 /// The layer is refused, a file cannot be written, or the blob ends before its end.
@@ -54,6 +68,7 @@ pub fn convert(
     blob: BlobReader,
     (scratch, out): (File, &File),
     diff_algorithm: Algorithm,
+    first: FirstReads<'_>,
     limits: &Limits,
 ) -> Result<Converted, UnpackError> {
     let received = blob.received();
@@ -75,8 +90,18 @@ pub fn convert(
     if limits.zstd_images {
         store.compress().map_err(failed)?;
     }
-    let (image, parts, hash_root) = write(&store, &diff_id, out).map_err(failed)?;
-    Ok(Converted { blob, diff_id, image, parts, hash_root, skipped_xattrs: applied.skipped.count })
+    let (tree, scratch) = store.parts();
+    let (ordered, before) = in_order(tree).map_err(failed)?;
+    let files = find(&ordered, first.files);
+    let order: Vec<_> = files.iter().filter(|_| first.reorder).map(|(id, _)| *id).collect();
+    let image = NativeImage::new(ordered, disk::uuid(&diff_id), &order).map_err(failed)?;
+    let place = |id: Id| match tree.node(before[id as usize]).content {
+        Content::File { block, .. } => u64::from(block) * format::BLOCK,
+        _ => 0,
+    };
+    let (digest, hash_root) = write(&image, (scratch, &place), out).map_err(failed)?;
+    let (parts, first) = (image.parts(), ranges_of(&image, &files));
+    Ok(Converted { blob, diff_id, image: digest, parts, hash_root, first, skipped_xattrs: applied.skipped.count })
 }
 
 /// Marks the directories that no entry describes, and a root that hides everything below the layer. Overlayfs ignores
@@ -93,12 +118,13 @@ fn mark(tree: &mut Tree, applied: &Applied) {
     }
 }
 
-/// Writes all parts of the image.
-fn write(store: &ErofsStore, diff_id: &Digest, out: &File) -> io::Result<(Digest, Parts, [u8; 32])> {
-    let (tree, scratch) = store.parts();
-    let (ordered, before) = in_order(tree)?;
-    let image = NativeImage::new(ordered, disk::uuid(diff_id))?;
-    let parts = image.parts();
+/// Writes all parts of the image. The data is in `scratch`, that of each file at its place there. Returns the digest
+/// and the root of the hash tree.
+fn write(
+    image: &NativeImage,
+    (scratch, place): (&File, &dyn Fn(Id) -> u64),
+    out: &File,
+) -> io::Result<(Digest, [u8; 32])> {
     let mut out = Output {
         file: BufWriter::with_capacity(buffers::SIZE, out),
         digest: Hasher::new(Algorithm::Sha256),
@@ -107,18 +133,17 @@ fn write(store: &ErofsStore, diff_id: &Digest, out: &File) -> io::Result<(Digest
     image.write_metadata(&mut out)?;
     let mut buffer = vec![0; buffers::SIZE];
     for Extent { id, stored, .. } in image.extents() {
-        // The data is where the unpacker put it, or behind all of that if it was compressed. Zeros follow its end.
-        let Content::File { block, .. } = tree.node(before[id as usize]).content else { continue };
-        copy(scratch, u64::from(block) * format::BLOCK, stored, &mut buffer, &mut out)?;
+        // The unpacker padded the data with zeros up to the end of its last block.
+        copy(scratch, place(id), stored, &mut buffer, &mut out)?;
     }
     let Output { mut file, mut digest, tree } = out;
     let tree = tree.finish();
-    for part in [&verity::header(parts.file_system() / format::BLOCK, image.uuid()), &tree.levels] {
+    for part in [&verity::header(image.parts().file_system() / format::BLOCK, image.uuid()), &tree.levels] {
         file.write_all(part)?;
         digest.update(part);
     }
     file.flush()?;
-    Ok((digest.finish(), parts, tree.root))
+    Ok((digest.finish(), tree.root))
 }
 
 /// Copies a part of a file.

@@ -15,6 +15,7 @@ use super::{
     },
     verity,
 };
+use crate::error::Problem;
 
 /// The first block of the inodes.
 const START: u64 = 1;
@@ -127,16 +128,15 @@ pub(super) struct NativeImage {
 }
 
 impl NativeImage {
-    /// Gives each file's data its place. The tree's nodes must be in the order of a walk, see [`in_order`].
-    pub(super) fn new(mut tree: Tree, uuid: [u8; 16]) -> io::Result<Self> {
-        let metadata = Layout::of(&tree, START)?.end;
-        if metadata * BLOCK > MAX_METADATA {
-            let problem = format!("names and attributes of more than {MAX_METADATA} bytes");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
-        }
+    /// Gives each file's data its place: that of the files in `first` in this order, then that of the others in the
+    /// order of their inodes. The tree's nodes must be in the order of a walk, see [`in_order`].
+    pub(super) fn new(mut tree: Tree, uuid: [u8; 16], first: &[Id]) -> io::Result<Self> {
+        let metadata = metadata_blocks(&tree)?;
         let mut end = metadata;
-        for id in 0..tree.len() {
-            if let Content::File { block, size, chunks } = &mut tree.node_mut(id as Id).content {
+        let mut has_place = vec![false; tree.len()];
+        for id in first.iter().copied().chain(0..tree.len() as Id) {
+            let Content::File { block, size, chunks } = &mut tree.node_mut(id).content else { continue };
+            if !std::mem::replace(&mut has_place[id as usize], true) {
                 // An empty file has no block.
                 *block = if *size == 0 { 0 } else { u32::try_from(end).map_err(|_| io::ErrorKind::FileTooLarge)? };
                 end = end.saturating_add(compressed::stored_blocks(*size, chunks));
@@ -144,6 +144,25 @@ impl NativeImage {
         }
         u32::try_from(end).map_err(|_| io::ErrorKind::FileTooLarge)?;
         Ok(Self { tree, uuid, metadata, end })
+    }
+
+    /// An image whose files say where their data is. It must fill the data of the image, without a gap, and no block
+    /// may belong to two files.
+    pub(super) fn with_places(tree: Tree, uuid: [u8; 16]) -> Result<Self, Problem> {
+        let metadata = metadata_blocks(&tree).map_err(|error| error.to_string())?;
+        let mut image = Self { tree, uuid, metadata, end: metadata };
+        for Extent { offset, stored, .. } in image.extents() {
+            if offset != image.end.saturating_mul(BLOCK) {
+                return Err("the data of its files is not in one piece".into());
+            }
+            image.end = image.end.saturating_add(stored / BLOCK);
+        }
+        u32::try_from(image.end).map_err(|_| "it has too many blocks")?;
+        Ok(image)
+    }
+
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// All files, in the order of their inodes.
@@ -156,16 +175,19 @@ impl NativeImage {
     }
 
     /// Where each file's data is, in the order of the offsets. Empty files are left out.
-    pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
-        (0..self.tree.len() as Id).filter_map(|id| match &self.tree.node(id).content {
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        let extent = |id: Id| match &self.tree.node(id).content {
             Content::File { block, size, chunks } if *size > 0 => {
                 let offset = u64::from(*block) * BLOCK;
-                let stored = compressed::stored_blocks(*size, chunks) * BLOCK;
+                let stored = compressed::stored_blocks(*size, chunks).saturating_mul(BLOCK);
                 let padding = compressed::padding(*size, chunks);
                 Some(Extent { id, offset, stored, padding })
             }
             _ => None,
-        })
+        };
+        let mut extents: Vec<_> = (0..self.tree.len() as Id).filter_map(extent).collect();
+        extents.sort_by_key(|extent| extent.offset);
+        extents
     }
 
     pub(super) fn parts(&self) -> Parts {
@@ -179,6 +201,16 @@ impl NativeImage {
         out.write_all(&layout.super_block(self.uuid, self.end))?;
         layout.write(out)
     }
+}
+
+/// Blocks of the metadata of a tree.
+fn metadata_blocks(tree: &Tree) -> io::Result<u64> {
+    let metadata = Layout::of(tree, START)?.end;
+    if metadata * BLOCK > MAX_METADATA {
+        let problem = format!("names and attributes of more than {MAX_METADATA} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(metadata)
 }
 
 /// A copy of a tree whose nodes are in the order of a walk: a directory before what it contains, names in the order of

@@ -6,10 +6,11 @@ use super::{
     super::{
         compressed::CHUNK,
         format::{BLOCK, INODE, SLOT, SUPER},
-        tree::{Content, Node, ROOT, Tree},
+        tree::{Content, Id, Node, ROOT, Tree},
     },
     check::{CheckedImage, check_metadata},
     check_front,
+    first_reads::{files_read, find, ranges_of},
     image::{NativeImage, Parts, in_order},
     rules, verity,
 };
@@ -53,7 +54,7 @@ fn with(node: Node, key: &str, value: &[u8]) -> Node {
 
 /// The metadata of an image with these files.
 fn metadata(tree: &Tree) -> Vec<u8> {
-    let image = NativeImage::new(in_order(tree).unwrap().0, UUID).unwrap();
+    let image = NativeImage::new(in_order(tree).unwrap().0, UUID, &[]).unwrap();
     let mut bytes = Vec::new();
     image.write_metadata(&mut bytes).unwrap();
     assert_eq!(bytes.len() as u64, image.parts().metadata);
@@ -179,6 +180,41 @@ fn the_bytes_depend_on_the_files_only() {
 }
 
 #[test]
+fn data_of_files_is_in_one_piece_in_any_order() {
+    let mut tree = Tree::new(dir());
+    let ids = ["a", "b", "c", "d"].map(|name| tree.add(ROOT, name.as_bytes(), file(BLOCK + 1)).unwrap());
+    tree.add(ROOT, b"e", compressed(CHUNK, &[3])).unwrap();
+    let written = |first: &[Id]| {
+        let image = NativeImage::new(in_order(&tree).unwrap().0, UUID, first).unwrap();
+        let mut bytes = Vec::new();
+        image.write_metadata(&mut bytes).unwrap();
+        (bytes, image)
+    };
+    let (usual, image) = written(&[]);
+    for first in [&[ids[2], ROOT, ids[0], ids[2]][..], &[5, 4, 3, 2, 1], &[1, 2, 3, 4, 5]] {
+        let (bytes, other) = written(first);
+        assert_eq!(bytes == usual, first == [1, 2, 3, 4, 5]);
+        assert_eq!(check(&bytes).unwrap().parts, image.parts());
+        let order: Vec<Id> = other.extents().iter().map(|extent| extent.id).collect();
+        let expected: Vec<Id> = first.iter().copied().filter(|id| *id != ROOT).collect();
+        assert!(order.starts_with(&expected[..2]), "{order:?}");
+    }
+    // The second file lies where the first one is, overlaps with it, or leaves a gap before the third one.
+    let places = |moved: i32| {
+        let mut tree = Tree::new(dir());
+        for (name, block) in [("a", 2), ("b", (4 + moved) as u32), ("c", 6)] {
+            tree.add(ROOT, name.as_bytes(), node(Content::file(block, BLOCK + 1))).unwrap();
+        }
+        NativeImage::with_places(tree, UUID).map(|image| image.parts().data)
+    };
+    // The metadata takes two blocks.
+    assert_eq!(places(0), Ok(6 * BLOCK));
+    for moved in [-4, -3, -2, -1, 1, 2, 100] {
+        assert_eq!(places(moved), Err("the data of its files is not in one piece".to_owned()), "{moved}");
+    }
+}
+
+#[test]
 fn files_that_no_archive_makes_are_refused() {
     let user = |key: &str| with(file(1), key, b"v");
     let capability = [&0x0200_0000u32.to_le_bytes()[..], &[0; 16]].concat();
@@ -213,7 +249,7 @@ fn files_that_no_archive_makes_are_refused() {
         tree.add(ROOT, b"f", node).unwrap();
         // A file that is too large has no image.
         let (tree, _) = in_order(&tree).unwrap();
-        let Ok(image) = NativeImage::new(tree, UUID) else { continue };
+        let Ok(image) = NativeImage::new(tree, UUID, &[]) else { continue };
         let mut bytes = Vec::new();
         image.write_metadata(&mut bytes).unwrap();
         let error = check(&bytes).expect_err(&text);
@@ -506,6 +542,41 @@ proptest! {
         prop_assert_eq!(checked.files, tree.len() as u64);
     }
 
+    /// Reads of one image say which parts of files precede the others in another image of the layer. Reads of that one
+    /// say the same.
+    #[test]
+    fn what_is_read_first_is_the_same_in_each_order(
+        tree in any_tree(),
+        reads in proptest::collection::vec((any::<prop::sample::Index>(), 1u64..40), 0..8),
+    ) {
+        let image = NativeImage::new(in_order(&tree).unwrap().0, UUID, &[]).unwrap();
+        let metadata = metadata(&tree);
+        let parts = image.parts();
+        let data = (parts.data / BLOCK) as usize;
+        let ranges: Vec<_> = reads.iter().filter(|_| data > 0).map(|(at, blocks)| {
+            let start = parts.metadata + at.index(data) as u64 * BLOCK;
+            start..(start + blocks * BLOCK).min(parts.file_system())
+        }).collect();
+        let (uuid, files) = files_read(&metadata, &ranges, &Limits::default()).unwrap();
+        prop_assert_eq!(uuid, UUID);
+        let ordered = in_order(&tree).unwrap().0;
+        let found = find(&ordered, &files);
+        prop_assert_eq!(found.len(), files.len());
+        let first: Vec<Id> = found.iter().map(|(id, _)| *id).collect();
+        let other = NativeImage::new(ordered, UUID, &first).unwrap();
+        let order: Vec<Id> = other.extents().iter().map(|extent| extent.id).collect();
+        prop_assert!(order.starts_with(&first));
+        // Each read byte belongs to a part that is found again.
+        let known = ranges_of(&image, &found);
+        for range in &ranges {
+            prop_assert!(known.iter().any(|known| known.start <= range.start && range.end <= known.end));
+        }
+        let mut bytes = Vec::new();
+        other.write_metadata(&mut bytes).unwrap();
+        let (_, again) = files_read(&bytes, &ranges_of(&other, &found), &Limits::default()).unwrap();
+        prop_assert_eq!(again, files);
+    }
+
     /// A changed image is refused, or it is what the files that it describes would be written as.
     #[test]
     fn changed_bytes_are_refused_or_another_image(
@@ -523,7 +594,7 @@ proptest! {
             let mut again = Vec::new();
             image.write_metadata(&mut again).unwrap();
             prop_assert!(again == bytes);
-            prop_assert!(image.extents().all(|extent| extent.offset >= bytes.len() as u64));
+            prop_assert!(image.extents().iter().all(|extent| extent.offset >= bytes.len() as u64));
             prop_assert!(image.nodes().all(|node| rules::check_node(node, &limits).is_ok()));
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::{Add, Range};
 
 /// The ranges in their order, none of them empty. Those with at most this gap become one.
-pub(crate) fn merged<T: Copy + Ord + Add<Output = T>>(mut ranges: Vec<Range<T>>, gap: T) -> Vec<Range<T>> {
+pub fn merged<T: Copy + Ord + Add<Output = T>>(mut ranges: Vec<Range<T>>, gap: T) -> Vec<Range<T>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<T>> = Vec::new();
