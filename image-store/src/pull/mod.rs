@@ -28,6 +28,7 @@ mod resolve;
 mod resolve_cache;
 mod resolved;
 mod serve;
+mod turn;
 mod unpack;
 
 pub(crate) use acquire::acquire;

@@ -112,6 +112,11 @@ impl LocalStore {
         self.layer_locks.lock(&self.layout, diff_id).await
     }
 
+    /// The same if it needs no waiting.
+    pub(crate) async fn try_lock_layer(&self, diff_id: &Digest) -> Result<Option<LayerLock>, StoreError> {
+        self.layer_locks.try_lock(&self.layout, diff_id).await
+    }
+
     /// The record of a layer that is mounted before it is complete.
     pub(crate) fn layer_meta(layer: Unpacked) -> Result<LayerMeta, StoreError> {
         LayerMeta::new(&layer)

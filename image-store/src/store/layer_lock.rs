@@ -65,6 +65,17 @@ impl LayerLocks {
         let thread_died = || StoreError::io("waiting for", path)(io::Error::from(io::ErrorKind::Interrupted));
         Ok(LayerLock { _file: answer.ok_or_else(thread_died)??, _in_process: pending })
     }
+
+    /// The lock, if no other task of any process has it or waits for it.
+    pub(crate) async fn try_lock(&self, layout: &Layout, diff_id: &Digest) -> Result<Option<LayerLock>, StoreError> {
+        let Ok(pending) = self.0.get(diff_id.clone()).try_lock_owned() else { return Ok(None) };
+        if pending.is_some() {
+            return Ok(None);
+        }
+        let path = layout.layer_lock(diff_id);
+        let file = blocking(move || FileLock::lock(&path, Wait::No)).await?;
+        Ok(file.map(|file| LayerLock { _file: file, _in_process: pending }))
+    }
 }
 
 /// Waits for the file lock on a thread. The thread keeps the key's lock alive, so that the next waiter of this process

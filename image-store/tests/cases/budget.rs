@@ -36,6 +36,46 @@ async fn no_more_layers_are_asked_for_than_may_be_fetched_at_once() {
     }
 }
 
+/// The connection on which the documents came is open. The others must be made first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_layer_comes_on_the_connection_of_the_documents() {
+    for round in 0..20u8 {
+        let bench = Bench::new();
+        let layers = [5, 300, 20, 1, 80].map(|kib| Layer::of([Entry::file("noise", noise(kib << 10))]));
+        let layers = layers.into_iter().chain([Layer::of([Entry::file("round", [round])])]);
+        let built = layers.fold(Image::new(), Image::layer).build();
+        bench.pull(&bench.push("app:1", &built)).await.unwrap();
+        let requests = bench.registry.requests();
+        let client = |blob: &str| requests.iter().rfind(|request| request.path.contains(blob)).unwrap().client;
+        let config = &built.blobs.last().unwrap().0;
+        assert_eq!(client(&built.blobs[1].0), client(config), "round {round}: {requests:?}");
+    }
+}
+
+/// A layer that another process makes does not hold up the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_come_while_the_largest_one_is_locked() {
+    let bench = Bench::new();
+    let layers = [300, 5].map(|kib| Layer::of([Entry::file("noise", noise(kib << 10))]));
+    let built = layers.into_iter().fold(Image::new(), Image::layer).build();
+    let reference = bench.push("app:1", &built);
+    let blobs: Vec<_> = built.blobs.iter().map(|(digest, _)| digest.clone()).collect();
+    bench.registry.fault(Fault::on(&blobs[0], Action::Stall(0)));
+    let other = bench.second_store();
+    let wanted = request(&reference);
+    let holds = tokio::spawn(async move { other.acquire(wanted, "other", Arc::new(Silent)).await });
+    let asked = |blob: &str| bench.registry.count(blob);
+    assert!(fixtures::wait::eventually(Duration::from_secs(30), || asked(&blobs[0]) == 1).await);
+    let more = [Layer::of([Entry::file("noise", noise(300 << 10))]), Layer::of([Entry::file("new", "x")])];
+    let image = more.into_iter().fold(Image::new(), Image::layer).build();
+    let (store, wanted) = (bench.store.clone(), request(&bench.push("app:2", &image)));
+    let pull = tokio::spawn(async move { store.acquire(wanted, "task", Arc::new(Silent)).await });
+    let small = image.blobs[1].0.clone();
+    assert!(fixtures::wait::eventually(Duration::from_secs(30), || asked(&small) == 1).await, "it waits for the lock");
+    pull.abort();
+    holds.abort();
+}
+
 /// Layers without a speed limit, each unpacked by two threads, together larger than the memory bound of a pull.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_does_not_depend_on_the_size_of_the_layers() {

@@ -76,34 +76,37 @@ impl CheckedImage {
 /// # Errors
 /// The image is refused, or the file cannot be read.
 pub fn check_image(file: &File, metadata: u64, root: &[u8; 32], limits: &Limits) -> Result<CheckedImage, UnpackError> {
-    check_file(file, metadata, root, limits).map(|(_, checked)| checked)
-}
-
-/// The image in a file, and what it says.
-pub(super) fn check_file(
-    file: &File,
-    metadata: u64,
-    root: &[u8; 32],
-    limits: &Limits,
-) -> Result<(NativeImage, CheckedImage), UnpackError> {
     let failed = |error| UnpackError::disk("reading the native image", error);
-    let refuse = |problem: &str| UnpackError::refused(b"", problem);
     let length = file.metadata().map_err(failed)?.len();
     if metadata > length || metadata > MAX_METADATA {
         return Err(refuse("its metadata is too large"));
     }
     let mut bytes = vec![0; metadata as usize];
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;
-    let (image, checked) = check_all(&bytes, limits).map_err(|problem| refuse(&problem))?;
+    let (image, checked) = check_all(&bytes, limits).map_err(refuse)?;
     drop(bytes);
-    if length != checked.parts.total() {
+    check_end(file, &checked.parts, image.uuid(), root)?;
+    check_padding(file, &checked.padding)?;
+    Ok(checked)
+}
+
+/// Checks what follows from the metadata: the length of a whole image, and its hash tree. The lowest hashes are not
+/// compared with the data.
+pub(super) fn check_end(file: &File, parts: &Parts, uuid: [u8; 16], root: &[u8; 32]) -> Result<(), UnpackError> {
+    let failed = |error| UnpackError::disk("reading the native image", error);
+    if file.metadata().map_err(failed)?.len() != parts.total() {
         return Err(refuse("its length is not that of its files"));
     }
-    check_padding(file, &checked.padding)?;
-    if !check_hash_tree(file, &image, root).map_err(failed)? {
-        return Err(refuse("its hash tree has another form or another root"));
+    let mut tree = vec![0; (parts.total() - parts.file_system()) as usize];
+    file.read_exact_at(&mut tree, parts.file_system()).map_err(failed)?;
+    match verity::is_tree(&tree, parts.file_system() / BLOCK, uuid, root) {
+        true => Ok(()),
+        false => Err(refuse("its hash tree has another form or another root")),
     }
-    Ok((image, checked))
+}
+
+fn refuse(problem: impl Into<String>) -> UnpackError {
+    UnpackError::refused(b"", problem.into())
 }
 
 /// Checks the metadata of an image. `bytes` are all of it.
@@ -122,7 +125,7 @@ pub(super) fn check_all(bytes: &[u8], limits: &Limits) -> Result<(NativeImage, C
         rules::check_node(tree.node(id as Id), limits)?;
     }
     let opaque_root = rules::has_mark(tree.node(ROOT), rules::opaque());
-    let image = NativeImage::new(tree, uuid).map_err(|error| error.to_string())?;
+    let image = NativeImage::with_places(tree, uuid)?;
     let parts = image.parts();
     if parts.metadata != bytes.len() as u64 {
         return Err("its metadata has another length".into());
@@ -131,7 +134,8 @@ pub(super) fn check_all(bytes: &[u8], limits: &Limits) -> Result<(NativeImage, C
     let mut implied_directories = implied;
     implied_directories.sort_unstable();
     let files = image.nodes().count() as u64;
-    let padding = image.extents().filter(|extent| extent.padding > 0).map(|extent| extent.padding_range()).collect();
+    let extents = image.extents().into_iter();
+    let padding = extents.filter(|extent| extent.padding > 0).map(|extent| extent.padding_range()).collect();
     Ok((image, CheckedImage { parts, files, implied_directories, opaque_root, padding }))
 }
 
@@ -159,19 +163,45 @@ pub fn check_padding(file: &File, padding: &[Range<u64>]) -> Result<(), UnpackEr
     for Range { start, end } in padding {
         let bytes = &mut bytes[..(end - start) as usize];
         file.read_exact_at(bytes, *start).map_err(|error| UnpackError::disk("reading the native image", error))?;
-        if bytes.iter().any(|byte| *byte != 0) {
-            return Err(UnpackError::refused(b"", "bytes behind the end of a file"));
-        }
+        check_zeros(bytes)?;
     }
     Ok(())
 }
 
-/// Whether the hash tree has the form and the root of the manifest. Its lowest hashes are not compared with the data.
-fn check_hash_tree(file: &File, image: &NativeImage, root: &[u8; 32]) -> io::Result<bool> {
-    let parts = image.parts();
-    let mut tree = vec![0; (parts.total() - parts.file_system()) as usize];
-    file.read_exact_at(&mut tree, parts.file_system())?;
-    Ok(verity::is_tree(&tree, parts.file_system() / BLOCK, image.uuid(), root))
+/// The same for an image that arrives from its beginning to its end.
+pub(super) struct PaddingCheck {
+    /// The last one first.
+    left: Vec<Range<u64>>,
+}
+
+impl PaddingCheck {
+    pub(super) fn new(mut padding: Vec<Range<u64>>) -> Self {
+        padding.reverse();
+        Self { left: padding }
+    }
+
+    /// Checks the bytes at this offset, which follow the bytes before.
+    pub(super) fn update(&mut self, offset: u64, bytes: &[u8]) -> Result<(), UnpackError> {
+        let end = offset + bytes.len() as u64;
+        while let Some(range) = self.left.last().filter(|range| range.start < end) {
+            let here = range.start.max(offset)..range.end.min(end);
+            if !here.is_empty() {
+                check_zeros(&bytes[(here.start - offset) as usize..(here.end - offset) as usize])?;
+            }
+            if range.end > end {
+                break;
+            }
+            self.left.pop();
+        }
+        Ok(())
+    }
+}
+
+fn check_zeros(bytes: &[u8]) -> Result<(), UnpackError> {
+    match bytes.iter().all(|byte| *byte == 0) {
+        true => Ok(()),
+        false => Err(refuse("bytes behind the end of a file")),
+    }
 }
 
 /// A name whose file was not visited yet.
@@ -312,9 +342,9 @@ impl<'a> Walk<'a> {
         let end = offset + INODE + xattr_bytes;
         let mode = u32::from(u16_at(inode, 4));
         let kind = FileType::from_raw_mode(mode);
-        let chunks = match (kind, format) {
+        let (block, chunks) = match (kind, format) {
             (FileType::RegularFile, COMPRESSED) => self.chunks(end, size)?,
-            _ => Box::default(),
+            _ => (if size == 0 { 0 } else { pointer }, Box::default()),
         };
         let index = if chunks.is_empty() { 0 } else { compressed::index_size(end, size) };
         self.next_inode = (end + tail + index).next_multiple_of(SLOT);
@@ -332,7 +362,7 @@ impl<'a> Walk<'a> {
                 if self.data > self.limits.layer_bytes {
                     return Err(format!("files of more than {} bytes", self.limits.layer_bytes));
                 }
-                Content::File { block: 0, size, chunks }
+                Content::File { block, size, chunks }
             }
             FileType::CharacterDevice => Content::CharDevice(pointer),
             FileType::BlockDevice => Content::BlockDevice(pointer),
@@ -351,8 +381,9 @@ impl<'a> Walk<'a> {
         Ok(Found { node, entries })
     }
 
-    /// Reads how many blocks each chunk of a compressed file takes. The inode ends at the offset `end`.
-    fn chunks(&self, end: u64, size: u64) -> Result<Box<[u8]>, Problem> {
+    /// Reads where the data of a compressed file begins, and how many blocks each of its chunks takes. The inode ends at
+    /// the offset `end`.
+    fn chunks(&self, end: u64, size: u64) -> Result<(u32, Box<[u8]>), Problem> {
         if !self.limits.zstd_images {
             return Err("its files are compressed, and the kernel of this node does not read that (Linux 6.10 with \
                         CONFIG_EROFS_FS_ZIP_ZSTD)"

@@ -1,8 +1,9 @@
 //! A native image, as it arrives → a file that may be mounted.
 //!
-//! The bytes are copied and hashed, then the whole image is checked. It is the layer, so its digest is its diff id.
-//! Extended attributes that the file system cannot hold are refused, as in archives: a container that changes a file
-//! copies it there.
+//! The bytes are copied and hashed. The metadata comes first and is checked at once: a refused image costs no download,
+//! and little is left to do when the last byte is here. The image is the layer, so its digest is its diff id. Extended
+//! attributes that the file system cannot hold are refused, as in archives: a container that changes a file copies it
+//! there.
 
 use std::{
     fs::File,
@@ -10,7 +11,11 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use super::{check::check_file, image::NativeImage, rules};
+use super::{
+    check::{CheckedImage, PaddingCheck, check_all, check_end},
+    image::{MAX_METADATA, NativeImage},
+    rules,
+};
 use crate::{
     apply::Trial,
     error::{UnpackError, show},
@@ -30,26 +35,73 @@ pub fn receive(
     (metadata, root): (u64, &[u8; 32]),
     limits: &Limits,
 ) -> Result<Unpacked, UnpackError> {
-    let mut length = 0;
     let failed = |error| UnpackError::disk("writing the native image", error);
+    let (mut length, mut front) = (0, Front::new(metadata));
     loop {
         let bytes = blob.fill_buf()?;
         let count = bytes.len();
         if count == 0 {
             break;
         }
-        length += count as u64;
-        if length > limits.layer_bytes {
+        if length + count as u64 > limits.layer_bytes {
             return Err(UnpackError::refused(b"", format!("it has more than {} bytes", limits.layer_bytes)));
         }
         file.write_all(bytes).map_err(failed)?;
+        front.update(length, bytes, |image| try_attributes(image, directory), limits)?;
+        length += count as u64;
         blob.consume(count);
     }
     let (digest, blob_bytes) = blob.finish()?;
-    let (image, checked) = check_file(&file, metadata, root, limits)?;
-    try_attributes(&image, directory)?;
+    let Front::Checked { uuid, checked, .. } = front else {
+        return Err(UnpackError::refused(b"", "its metadata is too large"));
+    };
+    check_end(&file, &checked.parts, uuid, root)?;
     debug_assert_eq!(checked.parts.total(), blob_bytes, "the length was checked");
     Ok(checked.into_layer(digest))
+}
+
+/// What is known of an image of which the beginning has arrived.
+enum Front {
+    /// The metadata is not complete.
+    Arriving { metadata: Vec<u8>, length: u64 },
+    /// The metadata was accepted.
+    Checked { uuid: [u8; 16], checked: CheckedImage, padding: PaddingCheck },
+}
+
+impl Front {
+    /// Of an image with so many bytes of metadata.
+    fn new(length: u64) -> Self {
+        Self::Arriving { metadata: Vec::new(), length }
+    }
+
+    /// Takes the next bytes. `try_image` is called once, with the image without its data.
+    fn update(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        try_image: impl FnOnce(&NativeImage) -> Result<(), UnpackError>,
+        limits: &Limits,
+    ) -> Result<(), UnpackError> {
+        if let Self::Arriving { metadata, length } = self {
+            let missing = length.saturating_sub(metadata.len() as u64).min(bytes.len() as u64);
+            metadata.extend_from_slice(&bytes[..missing as usize]);
+            if metadata.len() as u64 > MAX_METADATA {
+                return Err(UnpackError::refused(b"", "its metadata is too large"));
+            }
+            if (metadata.len() as u64) < *length {
+                return Ok(());
+            }
+            let (image, mut checked) =
+                check_all(metadata, limits).map_err(|problem| UnpackError::refused(b"", problem))?;
+            try_image(&image)?;
+            let padding = PaddingCheck::new(std::mem::take(&mut checked.padding));
+            *self = Self::Checked { uuid: image.uuid(), checked, padding };
+        }
+        match self {
+            Self::Checked { padding, .. } => padding.update(offset, bytes),
+            Self::Arriving { .. } => Ok(()),
+        }
+    }
 }
 
 /// Sets the extended attributes of each file on a file that no layer contains.
