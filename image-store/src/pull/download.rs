@@ -8,10 +8,10 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
     join::Joined,
+    lead::{Lead, lead, passing_on},
     partial::{Begun, LayerGroup},
     puller::Puller,
     request::PullRequest,
-    turn::{Turn, passing_on},
     unpack::{self, Unpacker},
 };
 use crate::{
@@ -95,15 +95,19 @@ async fn fetch_whole(
     let slots = Arc::new(Semaphore::new(puller.limits.parallel_per_pull.max(1)));
     let mut tasks = JoinSet::new();
     let tracker = TaskTracker::within(token);
-    let turns = Turn::in_order(missing.len());
-    for (layer, turn) in missing.into_iter().zip(turns) {
+    let (leader, followers) = lead();
+    let mut leader = Some(leader);
+    for layer in missing {
         let (puller, sessions) = (Arc::clone(puller), Arc::clone(&sessions));
         let (meter, slots, token) = (Arc::clone(&meter), Arc::clone(&slots), tracker.token());
+        let (mut leader, followers) = (leader.take(), followers.clone());
         tasks.spawn(async move {
-            let mut turn = Some(turn);
-            let _slot = passing_on(&mut turn, slots.acquire()).await;
+            if leader.is_none() {
+                followers.begin().await;
+            }
+            let _slot = passing_on(&mut leader, slots.acquire()).await;
             let meter = LayerMeter::new(meter, layer.diff_id.clone(), layer.size);
-            fetch_layer(&puller, (&sessions, background, turn), &layer, &meter, token).await?;
+            fetch_layer(&puller, (&sessions, background, leader), &layer, &meter, token).await?;
             meter.done();
             Ok::<(), PullError>(())
         });
@@ -209,28 +213,28 @@ pub(crate) async fn join_all<T: 'static>(
 /// Makes one layer ready, unless another task or process, or the service of partial layers, makes it meanwhile.
 async fn fetch_layer(
     puller: &Arc<Puller>,
-    (sessions, background, mut turn): (&[Session], bool, Option<Turn>),
+    (sessions, background, mut leader): (&[Session], bool, Option<Lead>),
     layer: &LayerRecord,
     meter: &LayerMeter,
     token: TaskToken,
 ) -> Result<(), PullError> {
     meter.waits_for_another_pull();
-    let mut joined = passing_on(&mut turn, puller.join_service(layer, meter)).await?;
-    let _place = if background { passing_on(&mut turn, puller.priority.background()).await } else { None };
+    let mut joined = passing_on(&mut leader, puller.join_service(layer, meter)).await?;
+    let _turn = if background { passing_on(&mut leader, puller.priority.background()).await } else { None };
     let _lock = loop {
         if joined == Joined::Complete {
             return Ok(());
         }
         let lock = match puller.local.try_lock_layer(&layer.diff_id).await? {
             Some(lock) => lock,
-            None => passing_on(&mut turn, puller.local.lock_layer(&layer.diff_id)).await?,
+            None => passing_on(&mut leader, puller.local.lock_layer(&layer.diff_id)).await?,
         };
         // The service may have begun meanwhile. Its failure is no reason to ask it again.
         if joined == Joined::GaveUp || !puller.serves(layer) {
             break lock;
         }
         drop(lock);
-        joined = passing_on(&mut turn, puller.join_service(layer, meter)).await?;
+        joined = passing_on(&mut leader, puller.join_service(layer, meter)).await?;
     };
     let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
     let staged = blocking(move || match local.has_layer_for_blob(&wanted)? {
@@ -242,26 +246,23 @@ async fn fetch_layer(
         meter.add_bytes(layer.size);
         return Ok(());
     };
-    let _download = if background { None } else { Some(passing_on(&mut turn, puller.downloads.acquire()).await) };
-    let (staged, unpacked) = stream_layer(puller, (sessions, turn), layer, staged, meter).await?;
+    let _download = if background { None } else { Some(passing_on(&mut leader, puller.downloads.acquire()).await) };
+    let (staged, unpacked) = stream_layer(puller, (sessions, leader), layer, staged, meter).await?;
     failpoint::at("fetch-before-commit");
     unpack::commit(puller, layer, staged, unpacked).await
 }
 
-/// Streams a blob through a bounded channel into an unpacking thread, when the layer's turn has come.
+/// Streams a blob through a bounded channel into an unpacking thread.
 async fn stream_layer(
     puller: &Puller,
-    (sessions, mut turn): (&[Session], Option<Turn>),
+    (sessions, mut leader): (&[Session], Option<Lead>),
     layer: &LayerRecord,
     staged: Staged,
     meter: &LayerMeter,
 ) -> Result<(Staged, Unpacked), PullError> {
     let (pieces, unpacker) = Unpacker::spawn(puller, layer, staged)?.split();
-    if let Some(turn) = &mut turn {
-        turn.begin().await;
-    }
     // The request is sent before the first wait.
-    let streamed = passing_on(&mut turn, stream_blob(sessions, (&layer.blob, layer.size), &pieces, meter)).await;
+    let streamed = passing_on(&mut leader, stream_blob(sessions, (&layer.blob, layer.size), &pieces, meter)).await;
     if streamed.is_ok() {
         failpoint::at("fetch-before-end");
         // If the unpacker stopped reading, its own result tells why.

@@ -18,6 +18,7 @@ mod documents;
 mod download;
 mod grants;
 mod join;
+mod lead;
 mod lease_guard;
 mod load;
 mod partial;
@@ -28,7 +29,6 @@ mod resolve;
 mod resolve_cache;
 mod resolved;
 mod serve;
-mod turn;
 mod unpack;
 
 pub(crate) use acquire::acquire;
