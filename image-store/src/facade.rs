@@ -21,8 +21,8 @@ use crate::{
     reference::Reference,
     registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig},
     store::{
-        DiskSize, ImageRecord, ImageUsage, LayerFormat, LayerRecord, LayerUsage, LocalStore, PruneReport, ReclaimTarget,
-        RemovalCause, Removals, Retention, RetentionReport, StoreSize, SweepReport,
+        DiskSize, ImageRecord, ImageUsage, LayerFormat, LayerRecord, LayerUsage, LocalStore, PruneReport,
+        ReclaimTarget, RemovalCause, Removals, Retention, RetentionReport, StoreSize, SweepReport,
     },
 };
 

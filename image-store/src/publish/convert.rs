@@ -214,8 +214,8 @@ impl Converter {
             if !converted.first.is_empty() {
                 let chunks = lazy::chunks_of_all(&converted.parts, &converted.first);
                 annotations[native::FIRST] = json!(native::format_chunks(&chunks));
-                reordered |= self.form.reorder;
             }
+            reordered |= converted.reordered;
             layers.push(json!({
                 "mediaType": native::MEDIA_TYPE, "digest": converted.image.as_str(), "size": converted.parts.total(),
                 "annotations": annotations,

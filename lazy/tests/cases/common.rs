@@ -91,7 +91,8 @@ fn convert(blob: &[u8]) -> (Vec<u8>, Converted) {
     pieces.try_send(Piece::End).unwrap();
     let (scratch, out) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     let reader = BlobReader::new(receiver, Algorithm::Sha256);
-    let converted = layer::convert(reader, (scratch, &out), Algorithm::Sha256, FirstReads::default(), &Limits::default()).unwrap();
+    let converted =
+        layer::convert(reader, (scratch, &out), Algorithm::Sha256, FirstReads::default(), &Limits::default()).unwrap();
     let mut image = vec![0; converted.parts.total() as usize];
     out.read_exact_at(&mut image, 0).unwrap();
     assert_eq!(digest(&image), converted.image.as_str());

@@ -260,8 +260,7 @@ impl Lister<'_> {
 
     fn layer(&mut self, path: &Path, diff_id: Digest) -> Result<(), StoreError> {
         for inside in listing(path)? {
-            let names =
-                [layers::DIRECTORY, layers::IMAGE, layers::READS, layers::EARLIER_READS, layers::RECORD];
+            let names = [layers::DIRECTORY, layers::IMAGE, layers::READS, layers::EARLIER_READS, layers::RECORD];
             let known = names.iter().any(|name| inside.ends_with(name));
             if is_temporary(&inside) {
                 self.facts.temporaries.push(self.relative(&inside));

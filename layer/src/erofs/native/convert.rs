@@ -46,6 +46,8 @@ pub struct Converted {
     pub hash_root: [u8; 32],
     /// Where the parts of files are that containers read first, in the order of the image.
     pub first: Vec<Range<u64>>,
+    /// Whether the data has another order than the files.
+    pub reordered: bool,
     /// Extended attributes that an image may not set and that were left out.
     pub skipped_xattrs: u64,
 }
@@ -100,8 +102,9 @@ pub fn convert(
         _ => 0,
     };
     let (digest, hash_root) = write(&image, (scratch, &place), out).map_err(failed)?;
-    let (parts, first) = (image.parts(), ranges_of(&image, &files));
-    Ok(Converted { blob, diff_id, image: digest, parts, hash_root, first, skipped_xattrs: applied.skipped.count })
+    let reordered = !image.extents().is_sorted_by_key(|extent| extent.id);
+    let (parts, first, skipped_xattrs) = (image.parts(), ranges_of(&image, &files), applied.skipped.count);
+    Ok(Converted { blob, diff_id, image: digest, parts, hash_root, first, reordered, skipped_xattrs })
 }
 
 /// Marks the directories that no entry describes, and a root that hides everything below the layer. Overlayfs ignores
