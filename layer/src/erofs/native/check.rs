@@ -381,8 +381,8 @@ impl<'a> Walk<'a> {
         Ok(Found { node, entries })
     }
 
-    /// Reads where the data of a compressed file begins, and how many blocks each of its chunks takes. The inode ends at
-    /// the offset `end`.
+    /// Reads where the data of a compressed file begins, and how many blocks each of its chunks takes. The inode ends
+    /// at the offset `end`.
     fn chunks(&self, end: u64, size: u64) -> Result<(u32, Box<[u8]>), Problem> {
         if !self.limits.zstd_images {
             return Err("its files are compressed, and the kernel of this node does not read that (Linux 6.10 with \
