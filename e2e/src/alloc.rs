@@ -52,6 +52,15 @@ impl<'a> Alloc<'a> {
         Self { agent: self.agent, id: self.id.clone(), job: self.job.clone(), task: Some(name.to_owned()) }
     }
 
+    /// The first of these allocations that is of a task group.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn of_group<'b>(allocs: &'b [Self], group: &str) -> Outcome<&'b Self> {
+        let found = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == group));
+        found.ok_or_else(|| Failure(format!("no allocation of group {group}")))
+    }
+
     /// The same allocation once for each task.
     ///
     /// # Errors

@@ -210,17 +210,12 @@ fn with_consul(env: &Env) -> Outcome {
     assert_eq!(patiently(|| fetch(&native))?, PAGE);
     consul.wait_check("corpus-driver", "driver", "passing", "")?;
     for allocs in [allocs, env.agent.placed("init-connect", 2)?] {
-        let dashboard = of_group(&allocs, "dashboard")?.task("dashboard");
+        let dashboard = Alloc::of_group(&allocs, "dashboard")?.task("dashboard");
         dashboard.wait_running()?;
         assert_eq!(through_the_mesh(env, &dashboard, "$COUNTING_SERVICE_URL", &allocs)?, PAGE);
         assert_eq!(patiently(|| fetch(&format!("http://{}/", dashboard.address("http")?)))?, PAGE);
     }
     Ok(())
-}
-
-fn of_group<'a, 'b>(allocs: &'b [Alloc<'a>], group: &str) -> Outcome<&'b Alloc<'a>> {
-    let found = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == group));
-    found.ok_or_else(|| Failure(format!("no allocation of group {group}")))
 }
 
 fn text(value: &Value) -> &str {

@@ -120,10 +120,7 @@ fn injected_proxies(env: &Env) -> Outcome {
     let meta = json!({ "connect.sidecar_image": envoy, "connect.gateway_image": envoy });
     env.agent.set_metadata(&meta)?;
     let allocs = env.agent.run_many(&Job::new("docker_mesh").var("image", &env.registry.image()), 3)?;
-    let of_group = |group: &str| {
-        let found = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == group));
-        found.ok_or_else(|| Failure(format!("no allocation of group {group}")))
-    };
+    let of_group = |group| Alloc::of_group(&allocs, group);
     let (api, web, gateway) = (of_group("api")?, of_group("web")?, of_group("gateway")?);
     let proxies = [api.task("connect-proxy-docker-api"), gateway.task("connect-ingress-docker-gateway")];
     for task in proxies.iter().chain([&api.task("api"), &web.task("web")]) {

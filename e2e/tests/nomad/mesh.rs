@@ -25,10 +25,7 @@ const UPSTREAM: &str = "http://127.0.0.1:9191/";
 fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
     let job = Job::new("mesh").var("image", &env.registry.image()).var("envoy", &env.registry.make("envoy")?);
     let allocs = env.agent.run_many(&job, 2)?;
-    let of_group = |group: &str| {
-        let found = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == group));
-        found.ok_or_else(|| Failure(format!("no allocation of group {group}")))
-    };
+    let of_group = |group| Alloc::of_group(&allocs, group);
     let (api, web) = (of_group("api")?, of_group("web")?);
     let (proxy, web) = (api.task("connect-proxy-mesh-api"), web.task("web"));
     for task in [&proxy, &api.task("api"), &web] {
