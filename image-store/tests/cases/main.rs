@@ -8,6 +8,7 @@ mod cancel;
 mod ceilings;
 mod child;
 mod common;
+mod conversion;
 mod crash;
 mod cves;
 mod disk;
