@@ -27,10 +27,6 @@ pub(crate) const FORMAT: &str = "org.oci-rs.native";
 /// The annotation that holds the manifest. The specification has the field `data` for this, but skopeo does not copy an
 /// index with that field when it must keep digests.
 pub(crate) const DOCUMENT: &str = "org.oci-rs.native.manifest";
-/// The versions: whether data may be compressed with zstd, and whether it may have another order than the files.
-/// Releases before the third version accept one order only.
-const VERSIONS: [(&str, bool, bool); 4] =
-    [("1", false, false), ("2", true, false), ("3", false, true), ("4", true, true)];
 /// The annotations of a layer.
 pub(crate) const METADATA: &str = "org.oci-rs.native.metadata";
 pub(crate) const HASH_ROOT: &str = "org.oci-rs.native.verity";
@@ -55,10 +51,15 @@ pub(crate) fn is_native_image(annotations: &Annotations) -> bool {
     is_compressed(annotations).is_some()
 }
 
-/// The version of the format.
+/// The version of the format in which data may be compressed with zstd, and may have another order than the files.
+/// Releases before the third version accept one order only.
 pub(crate) fn version(compressed: bool, reordered: bool) -> &'static str {
-    let version = VERSIONS.iter().find(|version| (version.1, version.2) == (compressed, reordered));
-    version.map_or("", |(version, ..)| version)
+    match (compressed, reordered) {
+        (false, false) => "1",
+        (true, false) => "2",
+        (false, true) => "3",
+        (true, true) => "4",
+    }
 }
 
 /// Whether it is one that a machine mounts.
@@ -68,8 +69,11 @@ pub(crate) fn is_mountable(annotations: &Annotations, machine: &Platform) -> boo
 
 /// Whether the data of an image with these annotations may be compressed; `None`: the version is not known here.
 fn is_compressed(annotations: &Annotations) -> Option<bool> {
-    let version = annotations.get(FORMAT)?;
-    VERSIONS.iter().find(|known| known.0 == version).map(|(_, compressed, _)| *compressed)
+    match annotations.get(FORMAT)?.as_str() {
+        "1" | "3" => Some(false),
+        "2" | "4" => Some(true),
+        _ => None,
+    }
 }
 
 /// What the descriptor of a layer says. `Ok(None)`: it is an archive.

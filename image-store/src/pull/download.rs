@@ -100,12 +100,12 @@ async fn fetch_whole(
     for layer in missing {
         let (puller, sessions) = (Arc::clone(puller), Arc::clone(&sessions));
         let (meter, slots, token) = (Arc::clone(&meter), Arc::clone(&slots), tracker.token());
-        let (mut leader, followers) = (leader.take(), followers.clone());
+        let (leader, followers) = (leader.take(), followers.clone());
         tasks.spawn(async move {
             if leader.is_none() {
                 followers.begin().await;
             }
-            let _slot = passing_on(&mut leader, slots.acquire()).await;
+            let _slot = slots.acquire().await;
             let meter = LayerMeter::new(meter, layer.diff_id.clone(), layer.size);
             fetch_layer(&puller, (&sessions, background, leader), &layer, &meter, token).await?;
             meter.done();

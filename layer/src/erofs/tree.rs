@@ -114,6 +114,12 @@ impl Tree {
         }
     }
 
+    /// The file with this path. Empty names in it are skipped, so the empty path is the root's.
+    pub(super) fn find(&self, path: &[u8]) -> Option<Id> {
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        names.try_fold(ROOT, |id, name| self.child(id, name))
+    }
+
     pub(super) fn is_dir(&self, id: Id) -> bool {
         self.node(id).is_dir()
     }

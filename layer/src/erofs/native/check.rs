@@ -105,8 +105,9 @@ pub(super) fn check_end(file: &File, parts: &Parts, uuid: [u8; 16], root: &[u8; 
     }
 }
 
-fn refuse(problem: impl Into<String>) -> UnpackError {
-    UnpackError::refused(b"", problem.into())
+/// The image as a whole is refused.
+pub(super) fn refuse(problem: impl Into<Problem>) -> UnpackError {
+    UnpackError::refused(b"", problem)
 }
 
 /// Checks the metadata of an image. `bytes` are all of it.

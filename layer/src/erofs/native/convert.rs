@@ -92,16 +92,11 @@ pub fn convert(
     if limits.zstd_images {
         store.compress().map_err(failed)?;
     }
-    let (tree, scratch) = store.parts();
-    let (ordered, before) = in_order(tree).map_err(failed)?;
+    let (ordered, before) = in_order(store.parts().0).map_err(failed)?;
     let files = find(&ordered, first.files);
     let order: Vec<_> = files.iter().filter(|_| first.reorder).map(|(id, _)| *id).collect();
     let image = NativeImage::new(ordered, disk::uuid(&diff_id), &order).map_err(failed)?;
-    let place = |id: Id| match tree.node(before[id as usize]).content {
-        Content::File { block, .. } => u64::from(block) * format::BLOCK,
-        _ => 0,
-    };
-    let (digest, hash_root) = write(&image, (scratch, &place), out).map_err(failed)?;
+    let (digest, hash_root) = write(&image, (&store, &before), out).map_err(failed)?;
     let reordered = !image.extents().is_sorted_by_key(|extent| extent.id);
     let (parts, first, skipped_xattrs) = (image.parts(), ranges_of(&image, &files), applied.skipped.count);
     Ok(Converted { blob, diff_id, image: digest, parts, hash_root, first, reordered, skipped_xattrs })
@@ -111,8 +106,7 @@ pub fn convert(
 /// both marks.
 fn mark(tree: &mut Tree, applied: &Applied) {
     for path in &applied.implied_directories {
-        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-        if let Some(id) = names.try_fold(ROOT, |id, name| tree.child(id, name)) {
+        if let Some(id) = tree.find(path) {
             tree.node_mut(id).xattrs.push((rules::IMPLIED.to_vec(), rules::SET.to_vec()));
         }
     }
@@ -121,13 +115,10 @@ fn mark(tree: &mut Tree, applied: &Applied) {
     }
 }
 
-/// Writes all parts of the image. The data is in `scratch`, that of each file at its place there. Returns the digest
-/// and the root of the hash tree.
-fn write(
-    image: &NativeImage,
-    (scratch, place): (&File, &dyn Fn(Id) -> u64),
-    out: &File,
-) -> io::Result<(Digest, [u8; 32])> {
+/// Writes all parts of the image. `before` has the numbers of its files in the store. Returns the digest and the root
+/// of the hash tree.
+fn write(image: &NativeImage, (store, before): (&ErofsStore, &[Id]), out: &File) -> io::Result<(Digest, [u8; 32])> {
+    let (tree, scratch) = store.parts();
     let mut out = Output {
         file: BufWriter::with_capacity(buffers::SIZE, out),
         digest: Hasher::new(Algorithm::Sha256),
@@ -136,8 +127,9 @@ fn write(
     image.write_metadata(&mut out)?;
     let mut buffer = vec![0; buffers::SIZE];
     for Extent { id, stored, .. } in image.extents() {
-        // The unpacker padded the data with zeros up to the end of its last block.
-        copy(scratch, place(id), stored, &mut buffer, &mut out)?;
+        // The data is where the unpacker put it, or behind all of that if it was compressed. Zeros follow its end.
+        let Content::File { block, .. } = tree.node(before[id as usize]).content else { continue };
+        copy(scratch, u64::from(block) * format::BLOCK, stored, &mut buffer, &mut out)?;
     }
     let Output { mut file, mut digest, tree } = out;
     let tree = tree.finish();

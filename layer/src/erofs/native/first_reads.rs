@@ -9,7 +9,7 @@ use super::{
     super::{
         compressed::CHUNK,
         format::BLOCK,
-        tree::{Content, Id, ROOT, Tree},
+        tree::{Content, Id, Tree},
     },
     check::check_all,
     image::{Extent, NativeImage},
@@ -56,8 +56,7 @@ pub fn files_read(
 
 /// The files of a tree that have these names, in their order. Other names are left out.
 pub(super) fn find<'a>(tree: &Tree, files: &'a [FileReads]) -> Vec<(Id, &'a FileReads)> {
-    let find = |path: &[u8]| path.split(|byte| *byte == b'/').try_fold(ROOT, |id, name| tree.child(id, name));
-    files.iter().filter_map(|file| Some((find(&file.path)?, file))).collect()
+    files.iter().filter_map(|file| Some((tree.find(&file.path)?, file))).collect()
 }
 
 /// Where the parts of files are in an image, in the order of the image. Parts that a file does not have are left out.

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use super::{
     super::format::BLOCK,
-    check::{CheckedImage, check_all},
+    check::{CheckedImage, check_all, refuse},
     receive::try_attributes,
     verity,
 };
@@ -30,8 +30,7 @@ pub fn check_front(
     limits: &Limits,
     directory: &OwnedFd,
 ) -> Result<CheckedImage, UnpackError> {
-    let refuse = |problem: &str| UnpackError::refused(b"", problem);
-    let (image, checked) = check_all(metadata, limits).map_err(|problem| refuse(&problem))?;
+    let (image, checked) = check_all(metadata, limits).map_err(refuse)?;
     let parts = checked.parts;
     if !verity::is_beginning(hash_tree, parts.file_system() / BLOCK, image.uuid(), root) {
         return Err(refuse("its hash tree has another form or another root"));

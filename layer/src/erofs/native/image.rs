@@ -146,8 +146,10 @@ impl NativeImage {
         Ok(Self { tree, uuid, metadata, end })
     }
 
-    /// An image whose files say where their data is. It must fill the data of the image, without a gap, and no block
-    /// may belong to two files.
+    /// An image whose files say where their data is.
+    ///
+    /// # Errors
+    /// There is a gap between the data of two files, or two files share a block.
     pub(super) fn with_places(tree: Tree, uuid: [u8; 16]) -> Result<Self, Problem> {
         let metadata = metadata_blocks(&tree).map_err(|error| error.to_string())?;
         let mut image = Self { tree, uuid, metadata, end: metadata };

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    check::{CheckedImage, PaddingCheck, check_all, check_end},
+    check::{CheckedImage, PaddingCheck, check_all, check_end, refuse},
     image::{MAX_METADATA, NativeImage},
     rules,
 };
@@ -44,7 +44,7 @@ pub fn receive(
             break;
         }
         if length + count as u64 > limits.layer_bytes {
-            return Err(UnpackError::refused(b"", format!("it has more than {} bytes", limits.layer_bytes)));
+            return Err(refuse(format!("it has more than {} bytes", limits.layer_bytes)));
         }
         file.write_all(bytes).map_err(failed)?;
         front.update(length, bytes, |image| try_attributes(image, directory), limits)?;
@@ -53,7 +53,7 @@ pub fn receive(
     }
     let (digest, blob_bytes) = blob.finish()?;
     let Front::Checked { uuid, checked, .. } = front else {
-        return Err(UnpackError::refused(b"", "its metadata is too large"));
+        return Err(refuse("its metadata is too large"));
     };
     check_end(&file, &checked.parts, uuid, root)?;
     debug_assert_eq!(checked.parts.total(), blob_bytes, "the length was checked");
@@ -86,13 +86,12 @@ impl Front {
             let missing = length.saturating_sub(metadata.len() as u64).min(bytes.len() as u64);
             metadata.extend_from_slice(&bytes[..missing as usize]);
             if metadata.len() as u64 > MAX_METADATA {
-                return Err(UnpackError::refused(b"", "its metadata is too large"));
+                return Err(refuse("its metadata is too large"));
             }
             if (metadata.len() as u64) < *length {
                 return Ok(());
             }
-            let (image, mut checked) =
-                check_all(metadata, limits).map_err(|problem| UnpackError::refused(b"", problem))?;
+            let (image, mut checked) = check_all(metadata, limits).map_err(refuse)?;
             try_image(&image)?;
             let padding = PaddingCheck::new(std::mem::take(&mut checked.padding));
             *self = Self::Checked { uuid: image.uuid(), checked, padding };
@@ -113,7 +112,7 @@ pub(super) fn try_attributes(image: &NativeImage, directory: &OwnedFd) -> Result
         xattrs.retain(|(key, _)| !rules::is_mark(key));
         if let Some(key) = trial.filter(node.is_dir(), &mut xattrs)?.first() {
             let problem = format!("the file system of data_dir has no extended attribute \"{}\"", show(key));
-            return Err(UnpackError::refused(b"", problem));
+            return Err(refuse(problem));
         }
     }
     Ok(())
