@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use layer::{Digest, Unpacked};
+use layer::{Digest, ImageReader, Unpacked};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -217,10 +217,23 @@ pub(crate) fn all(layout: &Layout) -> Result<Vec<(PathBuf, Option<LayerMeta>)>, 
     paths.into_iter().map(|path| Ok((path.clone(), files::read_json(&path.join(RECORD))?))).collect()
 }
 
+/// The summary of a layer's files. An image is not mounted.
+pub(super) fn tree_of(layer: &Path) -> Result<TreeSummary, StoreError> {
+    let image = layer.join(IMAGE);
+    match File::open(&image) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            tree::summarize(&open_directory(&layer.join(DIRECTORY))?, layer)
+        }
+        file => {
+            let reader = file.and_then(ImageReader::open).map_err(StoreError::io("reading", &image))?;
+            tree::summarize_image(&reader, &image)
+        }
+    }
+}
+
 /// The summary of a layer's files; `None` if they cannot be read.
 fn summarize(layout: &Layout, diff_id: &Digest) -> Option<TreeSummary> {
-    let path = layout.layer(diff_id);
-    let summary = open(&path).and_then(|files| tree::summarize(&files, &path));
+    let summary = tree_of(&layout.layer(diff_id));
     summary.inspect_err(|error| tracing::debug!(%error, "a layer vanished while its files were summarized")).ok()
 }
 

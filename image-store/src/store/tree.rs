@@ -5,12 +5,13 @@
 //! A written file shows by its size or its time.
 
 use std::{
+    io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
 };
 
 use layer::{
-    Digest,
+    Digest, ImageFile, ImageReader,
     digest::{Algorithm, Hasher},
 };
 use rustix::{
@@ -55,94 +56,97 @@ impl TreeSummary {
 /// Walks a layer's files below `top`. Follows no link, and keeps one directory open at a time. Errors name `root` as
 /// the path.
 pub(crate) fn summarize(top: &OwnedFd, root: &Path) -> Result<TreeSummary, StoreError> {
-    let mut walk = Walk { hasher: Hasher::new(Algorithm::Sha256), entries: 0, bytes: 0, buffer: vec![0; XATTR_BYTES] };
+    let mut summary = Summary::new();
+    let mut buffer = vec![0; XATTR_BYTES];
     let mut waiting = vec![Vec::new()];
     while let Some(path) = waiting.pop() {
-        walk.directory(top, &path, &mut waiting)
+        directory(&mut summary, top, &path, (&mut waiting, &mut buffer))
             .map_err(StoreError::io("examining", root.join(String::from_utf8_lossy(&path).as_ref())))?;
     }
-    Ok(TreeSummary { entries: walk.entries, bytes: walk.bytes, digest: walk.hasher.finish() })
+    Ok(summary.finish())
 }
 
-struct Walk {
+/// Walks the files of a layer's image without a mount. The summary is that of the mounted image, except for a few
+/// attributes that the kernel shows in another form. Errors name `image` as the path.
+pub(crate) fn summarize_image(reader: &ImageReader, image: &Path) -> Result<TreeSummary, StoreError> {
+    let failed = || StoreError::io("examining", image);
+    let mut summary = Summary::new();
+    let mut waiting = vec![(Vec::new(), reader.root().map_err(failed())?)];
+    while let Some((path, directory)) = waiting.pop() {
+        summary.add(in_image(reader, &path, &directory).map_err(failed())?);
+        for (name, file) in reader.files(&directory).map_err(failed())? {
+            let path = join(&path, &name);
+            if file.is_dir() {
+                waiting.push((path, file));
+            } else {
+                summary.add(in_image(reader, &path, &file).map_err(failed())?);
+            }
+        }
+    }
+    Ok(summary.finish())
+}
+
+/// Names and values of extended attributes.
+type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What a summary covers of a file.
+struct Entry<'a> {
+    /// From the layer's root, which is empty.
+    path: &'a [u8],
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: (i64, u64),
+    links: u64,
+    size: u64,
+    /// As in `st_rdev`.
+    device: u64,
+    /// Of a link.
+    target: Vec<u8>,
+    xattrs: Attributes,
+}
+
+struct Summary {
     hasher: Hasher,
     entries: u64,
     bytes: u64,
-    buffer: Vec<u8>,
 }
 
-impl Walk {
-    /// Adds a directory and its entries. Its subdirectories are appended to `waiting`.
-    fn directory(&mut self, top: &OwnedFd, path: &[u8], waiting: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
-        let name = if path.is_empty() { b"." } else { path };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = rustix::fs::openat(top, name, flags, Mode::empty())?;
-        self.entry(&directory, path, b".", &rustix::fs::fstat(&directory)?)?;
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&directory)? {
-            let name = entry?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." {
-                names.push(name);
-            }
-        }
-        names.sort();
-        for name in names {
-            let stat = rustix::fs::statat(&directory, &name[..], AtFlags::SYMLINK_NOFOLLOW)?;
-            let path = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                waiting.push(path);
-            } else {
-                self.entry(&directory, &path, &name, &stat)?;
-            }
-        }
-        Ok(())
+impl Summary {
+    fn new() -> Self {
+        Self { hasher: Hasher::new(Algorithm::Sha256), entries: 0, bytes: 0 }
     }
 
-    #[allow(clippy::useless_conversion, reason = "these are narrower on aarch64")]
-    fn entry(&mut self, directory: &OwnedFd, path: &[u8], name: &[u8], stat: &Stat) -> Result<(), Errno> {
-        let kind = FileType::from_raw_mode(stat.st_mode);
+    fn finish(self) -> TreeSummary {
+        TreeSummary { entries: self.entries, bytes: self.bytes, digest: self.hasher.finish() }
+    }
+
+    fn add(&mut self, mut entry: Entry<'_>) {
+        let kind = FileType::from_raw_mode(entry.mode);
         self.entries += 1;
-        self.text(path);
-        self.numbers(&[stat.st_mode.into(), stat.st_uid.into(), stat.st_gid.into()]);
-        self.numbers(&[stat.st_mtime.cast_unsigned(), stat.st_mtime_nsec]);
+        self.text(entry.path);
+        self.numbers(&[entry.mode.into(), entry.uid.into(), entry.gid.into()]);
+        self.numbers(&[entry.mtime.0.cast_unsigned(), entry.mtime.1]);
         if kind != FileType::Directory {
-            self.numbers(&[stat.st_nlink.into()]);
+            self.numbers(&[entry.links]);
         }
         match kind {
             FileType::RegularFile => {
-                let size = stat.st_size.cast_unsigned();
-                self.bytes = self.bytes.saturating_add(size);
-                self.numbers(&[size]);
+                self.bytes = self.bytes.saturating_add(entry.size);
+                self.numbers(&[entry.size]);
             }
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(directory, name, Vec::new())?;
-                self.text(target.to_bytes());
-            }
-            FileType::BlockDevice | FileType::CharacterDevice => self.numbers(&[stat.st_rdev]),
+            FileType::Symlink => self.text(&entry.target),
+            FileType::BlockDevice | FileType::CharacterDevice => self.numbers(&[entry.device]),
             _ => {}
         }
-        self.attributes(directory, name)
-    }
-
-    fn attributes(&mut self, directory: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
-        // No system call of older kernels reads attributes of a name in an open directory; the path through /proc does.
-        let path = [format!("/proc/self/fd/{}/", directory.as_fd().as_raw_fd()).as_bytes(), name].concat();
-        let length = match rustix::fs::llistxattr(&path[..], &mut self.buffer[..]) {
-            Err(Errno::OPNOTSUPP) => 0,
-            result => result?,
-        };
-        let names = self.buffer[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
         // The security policy of the host sets this label, not the image.
-        let mut names: Vec<Vec<u8>> = names.filter(|name| *name != b"security.selinux").map(<[u8]>::to_vec).collect();
-        names.sort();
-        self.numbers(&[names.len() as u64]);
-        for name in names {
-            let length = rustix::fs::lgetxattr(&path[..], &name[..], &mut self.buffer[..])?;
-            let value = self.buffer[..length].to_vec();
+        entry.xattrs.retain(|(name, _)| name != b"security.selinux");
+        entry.xattrs.sort();
+        self.numbers(&[entry.xattrs.len() as u64]);
+        for (name, value) in entry.xattrs {
             self.text(&name);
             self.text(&value);
         }
-        Ok(())
     }
 
     /// Adds the length first, so that two different trees never hash the same bytes.
@@ -158,12 +162,114 @@ impl Walk {
     }
 }
 
+/// Adds a directory and its entries. Its subdirectories are appended to `waiting`.
+fn directory(
+    summary: &mut Summary,
+    top: &OwnedFd,
+    path: &[u8],
+    (waiting, buffer): (&mut Vec<Vec<u8>>, &mut [u8]),
+) -> Result<(), Errno> {
+    let name = if path.is_empty() { b"." } else { path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(top, name, flags, Mode::empty())?;
+    summary.add(on_disk(&directory, (path, b"."), &rustix::fs::fstat(&directory)?, buffer)?);
+    let mut names = Vec::new();
+    for entry in Dir::read_from(&directory)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    names.sort();
+    for name in names {
+        let stat = rustix::fs::statat(&directory, &name[..], AtFlags::SYMLINK_NOFOLLOW)?;
+        let path = join(path, &name);
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            waiting.push(path);
+        } else {
+            summary.add(on_disk(&directory, (&path, &name), &stat, buffer)?);
+        }
+    }
+    Ok(())
+}
+
+fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+/// The file of this name in a directory.
+#[allow(clippy::useless_conversion, reason = "these are narrower on aarch64")]
+fn on_disk<'a>(
+    directory: &OwnedFd,
+    (path, name): (&'a [u8], &[u8]),
+    stat: &Stat,
+    buffer: &mut [u8],
+) -> Result<Entry<'a>, Errno> {
+    let target = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => rustix::fs::readlinkat(directory, name, Vec::new())?.into_bytes(),
+        _ => Vec::new(),
+    };
+    Ok(Entry {
+        path,
+        mode: stat.st_mode,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: (stat.st_mtime, stat.st_mtime_nsec),
+        links: stat.st_nlink.into(),
+        size: stat.st_size.cast_unsigned(),
+        device: stat.st_rdev,
+        target,
+        xattrs: attributes(directory, name, buffer)?,
+    })
+}
+
+fn attributes(directory: &OwnedFd, name: &[u8], buffer: &mut [u8]) -> Result<Attributes, Errno> {
+    // No system call of older kernels reads attributes of a name in an open directory; the path through /proc does.
+    let path = [format!("/proc/self/fd/{}/", directory.as_fd().as_raw_fd()).as_bytes(), name].concat();
+    let length = match rustix::fs::llistxattr(&path[..], &mut *buffer) {
+        Err(Errno::OPNOTSUPP) => 0,
+        result => result?,
+    };
+    let names = buffer[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+    let value = |name: Vec<u8>| {
+        let length = rustix::fs::lgetxattr(&path[..], &name[..], &mut *buffer)?;
+        Ok((name, buffer[..length].to_vec()))
+    };
+    names.into_iter().map(value).collect()
+}
+
+fn in_image<'a>(reader: &ImageReader, path: &'a [u8], file: &ImageFile) -> io::Result<Entry<'a>> {
+    let target = match FileType::from_raw_mode(file.mode) {
+        FileType::Symlink => reader.target(file)?,
+        _ => Vec::new(),
+    };
+    let (major, minor) = file.device();
+    Ok(Entry {
+        path,
+        mode: file.mode,
+        uid: file.uid,
+        gid: file.gid,
+        mtime: (file.mtime.0, file.mtime.1.into()),
+        links: file.links.into(),
+        size: file.size(),
+        device: rustix::fs::makedev(major, minor),
+        target,
+        xattrs: file.xattrs.clone(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
         fs,
         os::unix::fs::{PermissionsExt, symlink},
         time::{Duration, SystemTime},
+    };
+
+    use layer::{
+        Output,
+        stream::{BlobReader, Piece},
     };
 
     use super::*;
@@ -231,5 +337,83 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         symlink("/", directory.path().join("fs")).unwrap();
         assert!(summarize(&directory.path().join("fs")).is_err());
+    }
+
+    /// An archive with each kind of file, and attributes that the kernel shows as they are.
+    fn archive() -> Vec<u8> {
+        let list = [(1u16, 6u16, u32::MAX), (2, 7, 1000), (4, 5, u32::MAX), (0x10, 5, u32::MAX), (0x20, 4, u32::MAX)];
+        let list = list.map(|(tag, permission, id)| {
+            [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
+        });
+        let list = [&2u32.to_le_bytes()[..], &list.concat()].concat();
+        let capability = [&0x0200_0001u32.to_le_bytes()[..], &[1; 16]].concat();
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut add = |path: &str, kind: tar::EntryType, link: &str, xattrs: &[(&str, &[u8])]| {
+            let xattrs = xattrs.iter().map(|(name, value)| (format!("SCHILY.xattr.{name}"), *value));
+            let xattrs: Vec<_> = xattrs.collect();
+            archive.append_pax_extensions(xattrs.iter().map(|(name, value)| (name.as_str(), *value))).unwrap();
+            let data = if kind.is_file() { path.as_bytes() } else { b"" };
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(data.len() as u64);
+            header.set_mode(if kind.is_dir() { 0o1755 } else { 0o4750 });
+            header.set_uid(70_000 + path.len() as u64);
+            header.set_gid(3);
+            header.set_mtime(1_600_000_000);
+            header.set_device_major(300).unwrap();
+            header.set_device_minor(70_001).unwrap();
+            if !link.is_empty() {
+                header.set_link_name(link).unwrap();
+            }
+            header.set_path(path).unwrap();
+            header.set_cksum();
+            archive.append(&header, data).unwrap();
+        };
+        use tar::EntryType as Type;
+        add("d/", Type::Directory, "", &[("user.d", b"of a directory")]);
+        add("d/file", Type::Regular, "", &[("user.b", b"2"), ("user.a", b""), ("security.capability", &capability)]);
+        add("d/hard", Type::Link, "d/file", &[]);
+        add("d/soft", Type::Symlink, &"../".repeat(20), &[]);
+        add("d/listed", Type::Regular, "", &[("system.posix_acl_access", &list)]);
+        add("d/e/deeper", Type::Regular, "", &[]);
+        add("d-block", Type::Block, "", &[]);
+        add("d-char", Type::Char, "", &[]);
+        add("fifo", Type::Fifo, "", &[]);
+        for at in 0..300 {
+            add(&format!("many/{at:0>60}"), Type::Regular, "", &[]);
+        }
+        archive.into_inner().unwrap()
+    }
+
+    #[test]
+    fn an_image_has_the_summary_of_its_mount() {
+        let directory = tempfile::tempdir().unwrap();
+        let [files, image, native] = ["files", "image", "native"].map(|name| directory.path().join(name));
+        fs::create_dir(&files).unwrap();
+        let open =
+            |path: &Path| fs::File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        let (archive, limits) = (archive(), layer::Limits::default());
+        let blob = || {
+            let (sender, pieces) = tokio::sync::mpsc::channel(2);
+            sender.try_send(Piece::Data(archive.clone().into())).unwrap();
+            sender.try_send(Piece::End).unwrap();
+            BlobReader::new(pieces, Algorithm::Sha256)
+        };
+        let output = Output {
+            directory: open_directory(&files).unwrap(),
+            image: Some((open(&image), layer::MemoryCounter::default())),
+        };
+        assert!(layer::unpack(blob(), output, Algorithm::Sha256, false, &limits).unwrap().is_image);
+        let scratch = (tempfile::tempfile().unwrap(), &open(&native));
+        layer::convert(blob(), scratch, Algorithm::Sha256, layer::FirstReads::default(), &limits).unwrap();
+        let read = |path: &Path| summarize_image(&ImageReader::open(open(path)).unwrap(), path).unwrap();
+        for image in [&image, &native] {
+            match super::super::erofs::mount(image) {
+                Ok(mount) => assert_eq!(read(image), super::summarize(&mount, image).unwrap()),
+                Err(error) => println!("skipped: an image cannot be mounted here: {error}"),
+            }
+        }
+        let found = read(&image);
+        assert_eq!(found.entries, 312);
     }
 }

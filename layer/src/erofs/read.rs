@@ -1,4 +1,4 @@
-//! An EROFS image of a layer → its directories, without a mount.
+//! An EROFS image of a layer → its files, without a mount and without their data.
 //!
 //! Reads the images that this crate writes, see the module `disk`. A mount would show the same, but each one costs a
 //! super block and a line in the kernel's log.
@@ -35,11 +35,15 @@ pub struct ImageFile {
     pub mtime: (i64, u32),
     /// Names and values of the extended attributes.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The content, if it is a directory.
+    /// The number of names. That of a directory counts the directories in it.
+    pub links: u32,
+    /// The content of a directory or link. That of another file has only a size.
     content: Content,
+    /// The number of a device, in the kernel's form.
+    device: u32,
 }
 
-/// Where the content of a directory lies.
+/// Where the content of a directory or link lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Content {
     size: u64,
@@ -53,6 +57,16 @@ impl ImageFile {
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::Directory
+    }
+
+    /// Bytes of the content.
+    pub fn size(&self) -> u64 {
+        self.content.size
+    }
+
+    /// The major and the minor number, if it is a device (`new_decode_dev` of Linux).
+    pub fn device(&self) -> (u32, u32) {
+        ((self.device & 0xfff00) >> 8, self.device & 0xff | (self.device >> 12) & 0xfff00)
     }
 }
 
@@ -94,6 +108,33 @@ impl ImageReader {
         Ok(None)
     }
 
+    /// The files of a directory with their names, in the order of the names.
+    ///
+    /// # Errors
+    /// The image cannot be read or is damaged.
+    pub fn files(&self, directory: &ImageFile) -> io::Result<Vec<(Vec<u8>, ImageFile)>> {
+        let mut files = Vec::new();
+        if directory.is_dir() {
+            for block in self.content(directory.content)?.chunks(BLOCK as usize) {
+                for entry in entries(block)? {
+                    let (name, number) = entry?;
+                    if name != b"." && name != b".." {
+                        files.push((name.to_vec(), self.inode(number)?));
+                    }
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// The image cannot be read or is damaged.
+    pub fn target(&self, link: &ImageFile) -> io::Result<Vec<u8>> {
+        self.content(link.content)
+    }
+
     fn inode(&self, number: u64) -> io::Result<ImageFile> {
         let offset = number.checked_mul(SLOT).and_then(|bytes| bytes.checked_add(self.metadata)).ok_or_else(damaged)?;
         let mut inode = [0; INODE as usize];
@@ -110,6 +151,8 @@ impl ImageReader {
             gid: u32_at(&inode, 28),
             mtime: (u64_at(&inode, 32).cast_signed(), u32_at(&inode, 40)),
             xattrs: xattrs(&bytes)?,
+            links: u32_at(&inode, 44),
+            device: u32_at(&inode, 16),
             content: Content { size, blocks: u64::from(u32_at(&inode, 16)) * BLOCK, tail },
         })
     }
@@ -130,19 +173,27 @@ impl ImageReader {
 
 /// The inode number of a name in one block of a directory.
 fn find(block: &[u8], name: &[u8]) -> io::Result<Option<u64>> {
-    let name_offset = |at: usize| block.get(at * DIRENT..(at + 1) * DIRENT).map(|entry| usize::from(u16_at(entry, 8)));
-    let count = name_offset(0).ok_or_else(damaged)? / DIRENT;
-    for at in 0..count {
-        let from = name_offset(at).ok_or_else(damaged)?;
-        let to = if at + 1 < count { name_offset(at + 1).ok_or_else(damaged)? } else { block.len() };
-        let found = block.get(from..to).ok_or_else(damaged)?;
-        // The last name of a block that is not the last one ends with zeros.
-        let found = found.split(|byte| *byte == 0).next().unwrap_or_default();
+    for entry in entries(block)? {
+        let (found, number) = entry?;
         if found == name {
-            return Ok(Some(u64_at(&block[at * DIRENT..], 0)));
+            return Ok(Some(number));
         }
     }
     Ok(None)
+}
+
+/// The names in one block of a directory, with their inode numbers.
+fn entries(block: &[u8]) -> io::Result<impl Iterator<Item = io::Result<(&[u8], u64)>>> {
+    let name_offset = |at: usize| block.get(at * DIRENT..(at + 1) * DIRENT).map(|entry| usize::from(u16_at(entry, 8)));
+    let count = name_offset(0).ok_or_else(damaged)? / DIRENT;
+    Ok((0..count).map(move |at| {
+        let from = name_offset(at).ok_or_else(damaged)?;
+        let to = if at + 1 < count { name_offset(at + 1).ok_or_else(damaged)? } else { block.len() };
+        let name = block.get(from..to).ok_or_else(damaged)?;
+        // The last name of a block that is not the last one ends with zeros.
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok((name, u64_at(&block[at * DIRENT..], 0)))
+    }))
 }
 
 /// The extended attributes behind an inode.
@@ -212,6 +263,12 @@ mod tests {
                 assert!(found.uid == at && !found.is_dir(), "{count} {at}");
             }
             assert!(image.child(&parent, b"name-").unwrap().is_none());
+            let files = image.files(&parent).unwrap();
+            assert_eq!(files.len(), count as usize);
+            for (at, (name, file)) in (0..).zip(&files) {
+                assert_eq!((name.as_slice(), file.uid), (format!("name-{at:0>10}").as_bytes(), at));
+                assert_eq!((file.size(), image.target(file).unwrap()), (6, b"target".to_vec()));
+            }
             assert!(image.child(&parent, format!("name-{count:0>10}").as_bytes()).unwrap().is_none());
         }
     }
@@ -233,6 +290,7 @@ mod tests {
             // Anything but a panic.
             if let Ok(root) = image.root() {
                 drop(image.child(&root, b"d"));
+                drop(image.files(&root));
             }
         }
     }

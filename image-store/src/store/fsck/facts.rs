@@ -19,7 +19,8 @@ use super::super::{
     layers::{self, LayerMeta},
     layout::{DIRECTORIES, FILES, Layout, Version, boot_id},
     lease_record::Lease,
-    partial, staging_lock, tree,
+    partial, staging_lock,
+    tree::{self, TreeSummary},
 };
 use crate::{error::StoreError, files};
 
@@ -121,13 +122,24 @@ pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     for path in listing(&layout.directory("layers"))? {
         let Read::Is(LayerMeta { tree: Some(expected), .. }) = read(&path.join(layers::RECORD))? else { continue };
         let Some(identity) = identity(&path) else { continue };
-        let files = match layers::open(&path).and_then(|files| tree::summarize(&files, &path)) {
-            Ok(found) => expected.difference(&found).map_or(Files::AsUnpacked, Files::Changed),
+        let files = match difference(&path, &expected) {
+            Ok(difference) => difference.map_or(Files::AsUnpacked, Files::Changed),
             Err(error) => Files::Changed(format!("cannot be read: {error}")),
         };
         trees.insert(identity, files);
     }
     Ok(trees)
+}
+
+/// The difference between a layer's files and their summary. An image is mounted too, because the kernel must accept it.
+fn difference(layer: &Path, expected: &TreeSummary) -> Result<Option<String>, StoreError> {
+    let mounted = layers::open(layer)?;
+    if layers::tree_of(layer)? == *expected {
+        return Ok(None);
+    }
+    // Earlier builds took the summary of an image through a mount. The kernel shows an access list with other unused
+    // ids than the image has, and a capability of the root user in an older form.
+    Ok(expected.difference(&tree::summarize(&mounted, layer)?))
 }
 
 /// Device and inode of the files of a layer, or of a layer of implied directories.
@@ -336,5 +348,39 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Read<T>, StoreError> {
         }
         // A bad sector is damage of this file; the check continues with the others.
         Err(error) => Ok(Read::Unreadable(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_mounted_images_are_still_compared() {
+        let layer = tempfile::tempdir().unwrap();
+        let image = layer.path().join(layers::IMAGE);
+        // The kernel shows no other id in the owner's entry of an access list.
+        let owner = [&1u16.to_le_bytes()[..], &7u16.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
+        let mut bytes = layer::SampleImage::new().unwrap().bytes;
+        let at = bytes.windows(owner.len()).position(|window| window == owner).unwrap();
+        bytes[at + 4..at + 8].fill(7);
+        std::fs::write(&image, &bytes).unwrap();
+        let mounted = match layers::open(layer.path()) {
+            Ok(mounted) => mounted,
+            Err(error) => return println!("skipped: an image cannot be mounted here: {error}"),
+        };
+        let earlier = tree::summarize(&mounted, layer.path()).unwrap();
+        drop(mounted);
+        let now = layers::tree_of(layer.path()).unwrap();
+        assert_ne!(earlier, now);
+        for expected in [&earlier, &now] {
+            assert_eq!(difference(layer.path(), expected).unwrap(), None);
+        }
+        // Another permission is a difference.
+        bytes[at + 2] = 5;
+        std::fs::write(&image, &bytes).unwrap();
+        for expected in [&earlier, &now] {
+            assert!(difference(layer.path(), expected).unwrap().is_some());
+        }
     }
 }
