@@ -131,7 +131,7 @@ pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     Ok(trees)
 }
 
-/// The difference between a layer's files and their summary. An image is mounted too, because the kernel must accept it.
+/// The difference between a layer's files and their summary. An image is mounted too: the kernel must accept it.
 fn difference(layer: &Path, expected: &TreeSummary) -> Result<Option<String>, StoreError> {
     let mounted = layers::open(layer)?;
     if layers::tree_of(layer)? == *expected {
