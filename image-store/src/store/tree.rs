@@ -5,6 +5,7 @@
 //! A written file shows by its size or its time.
 
 use std::{
+    collections::HashSet,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
@@ -72,7 +73,13 @@ pub(crate) fn summarize_image(reader: &ImageReader, image: &Path) -> Result<Tree
     let failed = || StoreError::io("examining", image);
     let mut summary = Summary::new();
     let mut waiting = vec![(Vec::new(), reader.root().map_err(failed())?)];
+    let mut directories = HashSet::new();
     while let Some((path, directory)) = waiting.pop() {
+        // A damaged directory can contain itself.
+        if !directories.insert(directory.number) {
+            let problem = format!("the directory {} has two names", String::from_utf8_lossy(&path));
+            return Err(failed()(io::Error::new(io::ErrorKind::InvalidData, problem)));
+        }
         summary.add(in_image(reader, &path, &directory).map_err(failed())?);
         for (name, file) in reader.files(&directory).map_err(failed())? {
             let path = join(&path, &name);
@@ -385,27 +392,34 @@ mod tests {
         archive.into_inner().unwrap()
     }
 
+    fn blob(archive: Vec<u8>) -> BlobReader {
+        let (sender, pieces) = tokio::sync::mpsc::channel(2);
+        sender.try_send(Piece::Data(archive.into())).unwrap();
+        sender.try_send(Piece::End).unwrap();
+        BlobReader::new(pieces, Algorithm::Sha256)
+    }
+
+    /// Makes the image of a layer.
+    fn unpack(archive: Vec<u8>, image: fs::File) {
+        let directory = tempfile::tempdir().unwrap();
+        let output = Output {
+            directory: open_directory(directory.path()).unwrap(),
+            image: Some((image, layer::MemoryCounter::default())),
+        };
+        let limits = layer::Limits::default();
+        assert!(layer::unpack(blob(archive), output, Algorithm::Sha256, false, &limits).unwrap().is_image);
+    }
+
     #[test]
     fn an_image_has_the_summary_of_its_mount() {
         let directory = tempfile::tempdir().unwrap();
-        let [files, image, native] = ["files", "image", "native"].map(|name| directory.path().join(name));
-        fs::create_dir(&files).unwrap();
+        let [image, native] = ["image", "native"].map(|name| directory.path().join(name));
         let open =
             |path: &Path| fs::File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
-        let (archive, limits) = (archive(), layer::Limits::default());
-        let blob = || {
-            let (sender, pieces) = tokio::sync::mpsc::channel(2);
-            sender.try_send(Piece::Data(archive.clone().into())).unwrap();
-            sender.try_send(Piece::End).unwrap();
-            BlobReader::new(pieces, Algorithm::Sha256)
-        };
-        let output = Output {
-            directory: open_directory(&files).unwrap(),
-            image: Some((open(&image), layer::MemoryCounter::default())),
-        };
-        assert!(layer::unpack(blob(), output, Algorithm::Sha256, false, &limits).unwrap().is_image);
+        unpack(archive(), open(&image));
         let scratch = (tempfile::tempfile().unwrap(), &open(&native));
-        layer::convert(blob(), scratch, Algorithm::Sha256, layer::FirstReads::default(), &limits).unwrap();
+        let (first, limits) = (layer::FirstReads::default(), layer::Limits::default());
+        layer::convert(blob(archive()), scratch, Algorithm::Sha256, first, &limits).unwrap();
         let read = |path: &Path| summarize_image(&ImageReader::open(open(path)).unwrap(), path).unwrap();
         for image in [&image, &native] {
             match super::super::erofs::mount(image) {
@@ -415,5 +429,29 @@ mod tests {
         }
         let found = read(&image);
         assert_eq!(found.entries, 312);
+    }
+
+    #[test]
+    fn a_damaged_image_whose_directory_contains_itself_is_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_mode(0o755);
+        header.set_size(0);
+        archive.append_data(&mut header, "loop", io::empty()).unwrap();
+        unpack(archive.into_inner().unwrap(), file.reopen().unwrap());
+        let read = || ImageReader::open(file.reopen().unwrap()).unwrap();
+        assert_eq!(summarize_image(&read(), file.path()).unwrap().entries, 2);
+        let root = read().root().unwrap();
+        let number = read().files(&root).unwrap()[0].1.number;
+        // The entry begins with the number. Its name follows those of the directory itself and of its parent.
+        let entry = [&number.to_le_bytes()[..], &(3 * 12 + 3u16).to_le_bytes()].concat();
+        let mut bytes = fs::read(file.path()).unwrap();
+        let at = bytes.windows(entry.len()).position(|window| window == entry).unwrap();
+        bytes[at..at + 8].copy_from_slice(&root.number.to_le_bytes());
+        fs::write(file.path(), bytes).unwrap();
+        let error = summarize_image(&read(), file.path()).unwrap_err().to_string();
+        assert!(error.contains("the directory loop has two names"), "{error}");
     }
 }

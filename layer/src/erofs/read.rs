@@ -25,6 +25,8 @@ pub struct ImageReader {
 /// A file of an image: everything but its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFile {
+    /// All names of a file have the same number.
+    pub number: u64,
     /// Type and permissions, as in `st_mode`.
     pub mode: u32,
     /// The owner.
@@ -146,6 +148,7 @@ impl ImageReader {
         let size = u64_at(&inode, 8);
         let tail = (u16_at(&inode, 0) == INLINE).then_some(offset + INODE + xattr_bytes as u64);
         Ok(ImageFile {
+            number,
             mode: u16_at(&inode, 4).into(),
             uid: u32_at(&inode, 24),
             gid: u32_at(&inode, 28),
