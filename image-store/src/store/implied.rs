@@ -9,7 +9,6 @@
 use std::{
     cell::OnceCell,
     collections::{BTreeMap, BTreeSet, HashMap},
-    fs::File,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -22,7 +21,7 @@ use rustix::{
 };
 
 use super::{
-    layers::{self, LayerMeta},
+    layers::{self, LayerFiles, LayerMeta},
     layout::{Layout, boot_id, open_directory},
     staging::Staging,
 };
@@ -76,12 +75,6 @@ struct ChainLayer<'a> {
     files: OnceCell<LayerFiles>,
 }
 
-/// The files of a layer, in either form.
-enum LayerFiles {
-    Directory(OwnedFd),
-    Image(ImageReader),
-}
-
 impl<'a> ChainLayer<'a> {
     fn of((path, meta): &'a (PathBuf, LayerMeta)) -> Self {
         Self { path: path.clone(), meta, files: OnceCell::new() }
@@ -91,13 +84,7 @@ impl<'a> ChainLayer<'a> {
         if let Some(files) = self.files.get() {
             return Ok(files);
         }
-        let source = layers::mount_source(&self.path);
-        let files = if source.ends_with(layers::IMAGE) {
-            let image = File::open(&source).and_then(ImageReader::open);
-            LayerFiles::Image(image.map_err(StoreError::io("reading", source))?)
-        } else {
-            LayerFiles::Directory(open_directory(&source)?)
-        };
+        let files = LayerFiles::of(&self.path)?;
         Ok(self.files.get_or_init(|| files))
     }
 

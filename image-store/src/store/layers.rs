@@ -217,17 +217,29 @@ pub(crate) fn all(layout: &Layout) -> Result<Vec<(PathBuf, Option<LayerMeta>)>, 
     paths.into_iter().map(|path| Ok((path.clone(), files::read_json(&path.join(RECORD))?))).collect()
 }
 
-/// The summary of a layer's files. An image is not mounted.
+/// The files of a layer, in either form. An image is not mounted.
+pub(super) enum LayerFiles {
+    Directory(OwnedFd),
+    Image(ImageReader),
+}
+
+impl LayerFiles {
+    pub(super) fn of(layer: &Path) -> Result<Self, StoreError> {
+        let source = mount_source(layer);
+        if source.ends_with(IMAGE) {
+            let image = File::open(&source).and_then(ImageReader::open);
+            Ok(Self::Image(image.map_err(StoreError::io("reading", source))?))
+        } else {
+            Ok(Self::Directory(open_directory(&source)?))
+        }
+    }
+}
+
+/// The summary of a layer's files.
 pub(super) fn tree_of(layer: &Path) -> Result<TreeSummary, StoreError> {
-    let image = layer.join(IMAGE);
-    match File::open(&image) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            tree::summarize(&open_directory(&layer.join(DIRECTORY))?, layer)
-        }
-        file => {
-            let reader = file.and_then(ImageReader::open).map_err(StoreError::io("reading", &image))?;
-            tree::summarize_image(&reader, &image)
-        }
+    match LayerFiles::of(layer)? {
+        LayerFiles::Directory(files) => tree::summarize(&files, layer),
+        LayerFiles::Image(image) => tree::summarize_image(&image, &layer.join(IMAGE)),
     }
 }
 

@@ -39,18 +39,15 @@ pub struct ImageFile {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// The number of names. That of a directory counts the directories in it.
     pub links: u32,
-    /// The content of a directory or link. That of another file has only a size.
     content: Content,
-    /// The number of a device, in the kernel's form.
-    device: u32,
 }
 
-/// Where the content of a directory or link lies.
+/// The size of a file's content, and where that of a directory or link lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Content {
     size: u64,
-    /// The offset of the blocks.
-    blocks: u64,
+    /// The first block, or the number of a device in the kernel's form.
+    pointer: u32,
     /// The offset of the end, if it follows the inode.
     tail: Option<u64>,
 }
@@ -68,7 +65,8 @@ impl ImageFile {
 
     /// The major and the minor number, if it is a device (`new_decode_dev` of Linux).
     pub fn device(&self) -> (u32, u32) {
-        ((self.device & 0xfff00) >> 8, self.device & 0xff | (self.device >> 12) & 0xfff00)
+        let device = self.content.pointer;
+        ((device & 0xfff00) >> 8, device & 0xff | (device >> 12) & 0xfff00)
     }
 }
 
@@ -155,20 +153,19 @@ impl ImageReader {
             mtime: (u64_at(&inode, 32).cast_signed(), u32_at(&inode, 40)),
             xattrs: xattrs(&bytes)?,
             links: u32_at(&inode, 44),
-            device: u32_at(&inode, 16),
-            content: Content { size, blocks: u64::from(u32_at(&inode, 16)) * BLOCK, tail },
+            content: Content { size, pointer: u32_at(&inode, 16), tail },
         })
     }
 
     fn content(&self, content: Content) -> io::Result<Vec<u8>> {
-        let Content { size, blocks, tail } = content;
+        let Content { size, pointer, tail } = content;
         if size > MAX_DIRECTORY {
             return Err(damaged());
         }
         let mut bytes = vec![0; size as usize];
         let whole = if tail.is_some() { size / BLOCK * BLOCK } else { size };
         let (front, end) = bytes.split_at_mut(whole as usize);
-        self.file.read_exact_at(front, blocks)?;
+        self.file.read_exact_at(front, u64::from(pointer) * BLOCK)?;
         self.file.read_exact_at(end, tail.unwrap_or_default())?;
         Ok(bytes)
     }

@@ -146,7 +146,7 @@ impl NativeImage {
         Ok(Self { tree, uuid, metadata, end })
     }
 
-    /// An image whose files say where their data is.
+    /// The image of a tree that was read, with the data of each file at the place that the tree has for it.
     ///
     /// # Errors
     /// There is a gap between the data of two files, or two files share a block.
