@@ -9,6 +9,7 @@ pub mod error;
 pub mod hash;
 pub mod lock;
 pub mod program;
+pub mod receive_mark;
 pub mod record;
 pub mod resolve;
 pub mod sys;

@@ -45,6 +45,17 @@ pub fn close_descriptors(first: u32, last: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Sets `SO_RCVLOWAT` of a socket. See [`crate::receive_mark`].
+pub(crate) fn set_receive_mark(socket: impl AsFd, bytes: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(bytes).map_err(io::Error::other)?;
+    let size = mem::size_of_val(&value) as libc::socklen_t;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads an int of this size.
+    let result =
+        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const value).cast(), size) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// `struct fsverity_enable_arg` of linux/fsverity.h.
 #[repr(C)]
 struct FsVerity {

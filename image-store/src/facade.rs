@@ -19,7 +19,7 @@ use crate::{
     publish::{self, PushRequest, Pushed},
     pull::{self, Image, LayerEvent, LoadRequest, PartialConfig, PullRequest, Puller, PullerConfig, RegistryAnswer},
     reference::Reference,
-    registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig},
+    registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig, install_tls_provider},
     store::{
         DiskSize, ImageRecord, ImageUsage, LayerFormat, LayerRecord, LayerUsage, LocalStore, PruneReport,
         ReclaimTarget, RemovalCause, Removals, Retention, RetentionReport, StoreSize, SweepReport,
@@ -102,7 +102,7 @@ impl StoreConfig {
     }
 
     fn endpoints(&self) -> Result<Endpoints, StoreError> {
-        pull::install_tls_provider();
+        install_tls_provider();
         Endpoints::new(self.registries.clone(), self.internal_redirects)
     }
 }

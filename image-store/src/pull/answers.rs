@@ -83,10 +83,7 @@ mod tests {
     use fixtures::registry::Registry;
 
     use super::*;
-    use crate::{
-        pull::install_tls_provider,
-        registry::{InternalRedirects, RegistryConfig},
-    };
+    use crate::registry::{InternalRedirects, RegistryConfig, install_tls_provider};
 
     #[tokio::test]
     async fn a_mirror_without_an_answer_delays_no_other_host() {

@@ -37,5 +37,5 @@ pub(crate) use cancel::until_cancelled;
 pub(crate) use download::join_all;
 pub(crate) use load::load;
 pub use partial::{LayerEvent, LayerEventKind, LayerGroup, PartialConfig};
-pub(crate) use puller::{Puller, PullerConfig, install_tls_provider};
+pub(crate) use puller::{Puller, PullerConfig};
 pub use request::{Image, LoadRequest, PullRequest};

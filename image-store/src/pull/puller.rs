@@ -16,7 +16,7 @@ use crate::{
     error::StoreError,
     limits::Limits,
     platform::Platform,
-    registry::{Endpoints, InternalRedirects, RegistryConfig},
+    registry::{Endpoints, InternalRedirects, RegistryConfig, install_tls_provider},
     store::{LayerFormat, LocalStore, Retention},
 };
 
@@ -53,13 +53,6 @@ pub(crate) struct Puller {
     pub(super) grants: AccessGrants,
     /// The layers that are mounted before they are complete.
     pub(crate) partial: PartialLayers,
-}
-
-/// Sets the TLS provider of this process, which every client of a registry needs.
-pub(crate) fn install_tls_provider() {
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
-        tracing::trace!("a TLS provider is installed already");
-    }
 }
 
 impl Puller {

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::{
     body,
     failure::{Failure, network_failure},
+    gathering::{Ended, GatheredBody},
     session::{Ask, Session},
 };
 use crate::{error::PullError, progress::LayerMeter};
@@ -165,20 +166,23 @@ impl Session {
     /// Copies one body into the sink.
     async fn copy_body(
         &self,
-        mut response: Response,
+        response: Response,
         size: u64,
         offset: &mut u64,
         what: &str,
         sink: &mut Sink<'_>,
     ) -> Result<(), Failure> {
         let mut skip = self.position(&response, size, *offset, what)?;
+        let left = |offset, skip| size - offset + skip;
+        let mut body = GatheredBody::new(response, left(*offset, skip));
         loop {
-            let chunk = tokio::time::timeout(self.idle_timeout, response.chunk())
-                .await
-                .map_err(|_| self.idle(what))?
-                .map_err(|error| network_failure(self.host.name(), what, error))
+            let chunk = body.chunk(left(*offset, skip), self.idle_timeout).await.map_err(|ended| match ended {
+                Ended::Silent => self.idle(what),
                 // The HTTP client reports a body that ends early as a decoding error.
-                .map_err(|failure| Failure { retry: Some(Duration::ZERO), ..failure })?;
+                Ended::Failed(error) => {
+                    Failure { retry: Some(Duration::ZERO), ..network_failure(self.host.name(), what, error) }
+                }
+            })?;
             let Some(mut chunk) = chunk else { break };
             self.host.traffic().add_bytes(chunk.len() as u64);
             let skipped = skip.min(chunk.len() as u64);

@@ -254,6 +254,13 @@ fn headers(configured: &[(String, Secret)]) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
+/// Sets the TLS provider of this process, which every client of a registry needs.
+pub(crate) fn install_tls_provider() {
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        tracing::trace!("a TLS provider is installed already");
+    }
+}
+
 fn base_builder() -> reqwest::ClientBuilder {
     Client::builder()
         .user_agent(USER_AGENT)
