@@ -35,6 +35,9 @@ use crate::{
     unpack::Unpacked,
 };
 
+/// Why a hash tree is refused.
+pub(super) const TREE_REFUSED: &str = "its hash tree has another form or another root";
+
 /// What a native image says about its layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedImage {
@@ -85,24 +88,20 @@ pub fn check_image(file: &File, metadata: u64, root: &[u8; 32], limits: &Limits)
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     let (image, checked) = check_all(&bytes, limits).map_err(refuse)?;
     drop(bytes);
-    check_end(file, &checked.parts, image.uuid(), root)?;
+    let parts = checked.parts;
+    check_length(&parts, length)?;
+    let mut tree = vec![0; (parts.total() - parts.file_system()) as usize];
+    file.read_exact_at(&mut tree, parts.file_system()).map_err(failed)?;
+    if !verity::is_tree(&tree, parts.file_system() / BLOCK, image.uuid(), root) {
+        return Err(refuse(TREE_REFUSED));
+    }
     check_padding(file, &checked.padding)?;
     Ok(checked)
 }
 
-/// Checks what follows from the metadata: the length of a whole image, and its hash tree. The lowest hashes are not
-/// compared with the data.
-pub(super) fn check_end(file: &File, parts: &Parts, uuid: [u8; 16], root: &[u8; 32]) -> Result<(), UnpackError> {
-    let failed = |error| UnpackError::disk("reading the native image", error);
-    if file.metadata().map_err(failed)?.len() != parts.total() {
-        return Err(refuse("its length is not that of its files"));
-    }
-    let mut tree = vec![0; (parts.total() - parts.file_system()) as usize];
-    file.read_exact_at(&mut tree, parts.file_system()).map_err(failed)?;
-    match verity::is_tree(&tree, parts.file_system() / BLOCK, uuid, root) {
-        true => Ok(()),
-        false => Err(refuse("its hash tree has another form or another root")),
-    }
+/// Checks the length of a whole image.
+pub(super) fn check_length(parts: &Parts, length: u64) -> Result<(), UnpackError> {
+    if length == parts.total() { Ok(()) } else { Err(refuse("its length is not that of its files")) }
 }
 
 /// The image as a whole is refused.

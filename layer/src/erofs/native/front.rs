@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use super::{
     super::format::BLOCK,
-    check::{CheckedImage, check_all, refuse},
+    check::{CheckedImage, TREE_REFUSED, check_all, refuse},
     receive::try_attributes,
     verity,
 };
@@ -33,7 +33,7 @@ pub fn check_front(
     let (image, checked) = check_all(metadata, limits).map_err(refuse)?;
     let parts = checked.parts;
     if !verity::is_beginning(hash_tree, parts.file_system() / BLOCK, image.uuid(), root) {
-        return Err(refuse("its hash tree has another form or another root"));
+        return Err(refuse(TREE_REFUSED));
     }
     let (hashes, end) = (parts.hashes_of(0..parts.metadata), parts.file_system());
     let hashes = hash_tree.get((hashes.start - end) as usize..(hashes.end - end) as usize);

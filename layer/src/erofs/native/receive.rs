@@ -1,7 +1,7 @@
 //! A native image, as it arrives → a file that may be mounted.
 //!
-//! The bytes are copied and hashed. The metadata comes first and is checked at once: a refused image costs no download,
-//! and little is left to do when the last byte is here. The image is the layer, so its digest is its diff id. Extended
+//! The bytes are copied and hashed. The metadata comes first and is checked at once: a refused image costs no download.
+//! The hash tree is checked as it arrives, so little is left to do when the last byte is here. The image is the layer, so its digest is its diff id. Extended
 //! attributes that the file system cannot hold are refused, as in archives: a container that changes a file copies it
 //! there.
 
@@ -12,9 +12,11 @@ use std::{
 };
 
 use super::{
-    check::{CheckedImage, PaddingCheck, check_all, check_end, refuse},
+    super::format::BLOCK,
+    check::{CheckedImage, PaddingCheck, TREE_REFUSED, check_all, check_length, refuse},
     image::{MAX_METADATA, NativeImage},
     rules,
+    verity::TreeCheck,
 };
 use crate::{
     apply::Trial,
@@ -36,7 +38,7 @@ pub fn receive(
     limits: &Limits,
 ) -> Result<Unpacked, UnpackError> {
     let failed = |error| UnpackError::disk("writing the native image", error);
-    let (mut length, mut front) = (0, Front::new(metadata));
+    let (mut length, mut arrived) = (0, Arrived::new(metadata));
     loop {
         let bytes = blob.fill_buf()?;
         let count = bytes.len();
@@ -47,31 +49,31 @@ pub fn receive(
             return Err(refuse(format!("it has more than {} bytes", limits.layer_bytes)));
         }
         file.write_all(bytes).map_err(failed)?;
-        front.update(length, bytes, |image| try_attributes(image, directory), limits)?;
+        arrived.update(length, bytes, root, |image| try_attributes(image, directory), limits)?;
         length += count as u64;
         blob.consume(count);
     }
     let (digest, blob_bytes) = blob.finish()?;
-    let Front::Checked { uuid, checked, .. } = front else {
+    let Arrived::Front { checked, tree, .. } = arrived else {
         return Err(refuse("its metadata is too large"));
     };
-    check_end(&file, &checked.parts, uuid, root)?;
-    debug_assert_eq!(checked.parts.total(), blob_bytes, "the length was checked");
+    check_length(&checked.parts, blob_bytes)?;
+    debug_assert!(tree.is_complete(), "all of its bytes were accepted");
     Ok(checked.into_layer(digest))
 }
 
-/// What is known of an image of which the beginning has arrived.
-enum Front {
+/// What arrived of an image.
+enum Arrived {
     /// The metadata is not complete.
-    Arriving { metadata: Vec<u8>, length: u64 },
+    Part { metadata: Vec<u8>, length: u64 },
     /// The metadata was accepted.
-    Checked { uuid: [u8; 16], checked: CheckedImage, padding: PaddingCheck },
+    Front { checked: CheckedImage, padding: PaddingCheck, tree: TreeCheck },
 }
 
-impl Front {
+impl Arrived {
     /// Of an image with so many bytes of metadata.
     fn new(length: u64) -> Self {
-        Self::Arriving { metadata: Vec::new(), length }
+        Self::Part { metadata: Vec::new(), length }
     }
 
     /// Takes the next bytes. `try_image` is called once, with the image without its data.
@@ -79,10 +81,11 @@ impl Front {
         &mut self,
         offset: u64,
         bytes: &[u8],
+        root: &[u8; 32],
         try_image: impl FnOnce(&NativeImage) -> Result<(), UnpackError>,
         limits: &Limits,
     ) -> Result<(), UnpackError> {
-        if let Self::Arriving { metadata, length } = self {
+        if let Self::Part { metadata, length } = self {
             let missing = length.saturating_sub(metadata.len() as u64).min(bytes.len() as u64);
             metadata.extend_from_slice(&bytes[..missing as usize]);
             if metadata.len() as u64 > MAX_METADATA {
@@ -94,12 +97,17 @@ impl Front {
             let (image, mut checked) = check_all(metadata, limits).map_err(refuse)?;
             try_image(&image)?;
             let padding = PaddingCheck::new(std::mem::take(&mut checked.padding));
-            *self = Self::Checked { uuid: image.uuid(), checked, padding };
+            let tree = TreeCheck::new(checked.parts.file_system() / BLOCK, image.uuid(), root);
+            *self = Self::Front { checked, padding, tree };
         }
-        match self {
-            Self::Checked { padding, .. } => padding.update(offset, bytes),
-            Self::Arriving { .. } => Ok(()),
+        let Self::Front { checked, padding, tree } = self else { return Ok(()) };
+        padding.update(offset, bytes)?;
+        let data = checked.parts.file_system().saturating_sub(offset);
+        let behind = usize::try_from(data).ok().and_then(|data| bytes.get(data..)).unwrap_or_default();
+        if offset + bytes.len() as u64 > checked.parts.total() {
+            return check_length(&checked.parts, offset + bytes.len() as u64);
         }
+        if tree.update(behind) { Ok(()) } else { Err(refuse(TREE_REFUSED)) }
     }
 }
 

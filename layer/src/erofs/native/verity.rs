@@ -89,25 +89,76 @@ fn levels(blocks: u64) -> Vec<u64> {
 /// Whether a header and a tree are those of so many blocks: each level has the hashes of the one below it, and the
 /// topmost block has this hash. The blocks themselves are not looked at.
 pub(super) fn is_tree(bytes: &[u8], blocks: u64, uuid: [u8; 16], root: &[u8; HASH]) -> bool {
-    bytes.len() as u64 == size(blocks) && is_beginning(bytes, blocks, uuid, root)
+    let mut check = TreeCheck::new(blocks, uuid, root);
+    check.update(bytes) && check.is_complete()
 }
 
 /// As [`is_tree`], but whole blocks may be missing at the end of the lowest level.
 pub(super) fn is_beginning(bytes: &[u8], blocks: u64, uuid: [u8; 16], root: &[u8; HASH]) -> bool {
-    let lengths = size(blocks) - lowest_level(blocks)..=size(blocks);
-    if !lengths.contains(&(bytes.len() as u64)) || bytes[..BLOCK_BYTES] != header(blocks, uuid) {
-        return false;
+    let least = size(blocks) - lowest_level(blocks);
+    let has_upper_levels = bytes.len() as u64 >= least && bytes.len().is_multiple_of(BLOCK_BYTES);
+    has_upper_levels && TreeCheck::new(blocks, uuid, root).update(bytes)
+}
+
+/// Checks a header and a tree as they arrive.
+pub(super) struct TreeCheck {
+    /// The header, until it has arrived.
+    header: Option<Vec<u8>>,
+    /// Bytes of the level that arrives and of those below it, the lowest one first.
+    levels: Vec<u64>,
+    /// The hashes of the blocks of the level that arrives.
+    hashes: Vec<u8>,
+    /// The blocks of that level that were accepted.
+    accepted: Vec<u8>,
+    /// The beginning of the next block.
+    part: Vec<u8>,
+}
+
+impl TreeCheck {
+    /// Of the tree of so many blocks, whose topmost block has this hash.
+    pub(super) fn new(blocks: u64, uuid: [u8; 16], root: &[u8; HASH]) -> Self {
+        let part = Vec::with_capacity(BLOCK_BYTES);
+        let (header, levels) = (Some(header(blocks, uuid)), levels(blocks));
+        Self { header, levels, hashes: root.to_vec(), accepted: Vec::new(), part }
     }
-    let mut hashes = &root[..];
-    let mut rest = &bytes[BLOCK_BYTES..];
-    for level in levels(blocks).into_iter().rev() {
-        let (level, below) = rest.split_at(rest.len().min(level as usize));
-        if !blocks_match(hashes, level) {
+
+    /// Takes the next bytes. Returns whether all blocks so far are those of the tree.
+    pub(super) fn update(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.part.len()));
+            self.part.extend_from_slice(now);
+            bytes = later;
+            if self.part.len() == BLOCK_BYTES && !self.accept() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether all of the tree was accepted.
+    pub(super) fn is_complete(&self) -> bool {
+        self.header.is_none() && self.levels.is_empty() && self.part.is_empty()
+    }
+
+    /// Accepts the next block, which is whole, if it is right.
+    fn accept(&mut self) -> bool {
+        if let Some(header) = self.header.take() {
+            let right = self.part == header;
+            self.part.clear();
+            return right;
+        }
+        let Some(level) = self.levels.last() else { return false };
+        let hash = &self.hashes[self.accepted.len() / BLOCK_BYTES * HASH..][..HASH];
+        if Sha256::digest(&self.part)[..] != *hash {
             return false;
         }
-        (hashes, rest) = (level, below);
+        self.accepted.append(&mut self.part);
+        if self.accepted.len() as u64 == *level {
+            self.hashes = std::mem::take(&mut self.accepted);
+            self.levels.pop();
+        }
+        true
     }
-    true
 }
 
 /// Whether each of these whole blocks has its hash. There may be more hashes than blocks, but not fewer.
@@ -135,4 +186,59 @@ pub(super) fn header(blocks: u64, uuid: [u8; 16]) -> Vec<u8> {
     // The salt, which is empty, and its size.
     bytes.resize(BLOCK_BYTES, 0);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: [u8; 16] = [7; 16];
+
+    /// Header and tree of so many different blocks, and the root.
+    fn tree(blocks: u64) -> (Vec<u8>, [u8; HASH]) {
+        let mut builder = HashTreeBuilder::default();
+        for number in 0..blocks {
+            let mut block = [0; BLOCK_BYTES];
+            block[..8].copy_from_slice(&number.to_le_bytes());
+            builder.update(&block);
+        }
+        let tree = builder.finish();
+        ([header(blocks, UUID), tree.levels].concat(), tree.root)
+    }
+
+    /// Passes bytes on in pieces. Returns the number of accepted bytes, and whether they are a whole tree.
+    fn pass(blocks: u64, root: &[u8; HASH], bytes: &[u8], piece: usize) -> (usize, bool) {
+        let mut check = TreeCheck::new(blocks, UUID, root);
+        let accepted = bytes.chunks(piece).take_while(|piece| check.update(piece)).map(<[u8]>::len).sum();
+        (accepted, check.is_complete())
+    }
+
+    #[test]
+    fn a_tree_is_accepted_in_pieces_of_any_size() {
+        for blocks in [2, 128, 129, 128 * 128 + 1] {
+            let (bytes, root) = tree(blocks);
+            for piece in [1, 1000, BLOCK_BYTES, 3 * BLOCK_BYTES + 1, bytes.len()] {
+                assert_eq!(pass(blocks, &root, &bytes, piece), (bytes.len(), true), "{blocks}, {piece}");
+            }
+            assert!(!pass(blocks, &root, &bytes[..bytes.len() - 1], 1000).1, "{blocks}");
+            assert!(is_tree(&bytes, blocks, UUID, &root));
+            let longer = [&bytes[..], &[0; BLOCK_BYTES]].concat();
+            assert_eq!(pass(blocks, &root, &longer, BLOCK_BYTES).0, bytes.len(), "{blocks}");
+        }
+    }
+
+    #[test]
+    fn a_tree_is_refused_with_its_first_wrong_block() {
+        for blocks in [2, 129] {
+            let (right, root) = tree(blocks);
+            for wrong in (0..right.len()).step_by(1021) {
+                let mut bytes = right.clone();
+                bytes[wrong] ^= 1;
+                let before = wrong - wrong % BLOCK_BYTES;
+                assert_eq!(pass(blocks, &root, &bytes, BLOCK_BYTES), (before, false), "{blocks}, {wrong}");
+            }
+            assert_eq!(pass(blocks, &[0; HASH], &right, BLOCK_BYTES).0, BLOCK_BYTES, "another root");
+            assert_eq!(pass(blocks + 128, &root, &right, BLOCK_BYTES).0, 0, "another number of blocks");
+        }
+    }
 }
