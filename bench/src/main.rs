@@ -25,6 +25,7 @@ mod report;
 mod runtimes;
 mod scale;
 mod start;
+mod timer;
 mod workdir;
 
 use std::path::PathBuf;

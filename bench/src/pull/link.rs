@@ -22,8 +22,9 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{Semaphore, mpsc},
-    time::{sleep, sleep_until},
 };
+
+use crate::timer::sleep_until;
 
 /// The payload of Gigabit Ethernet with full frames: 1448 of every 1538 bytes.
 pub const GIGABIT: u64 = 125_000_000 / 1538 * 1448;
@@ -144,7 +145,7 @@ impl Drop for Link {
 }
 
 async fn carry(client: TcpStream, to: &str, wire: &Wire) -> std::io::Result<()> {
-    sleep(wire.line.round_trip).await;
+    sleep_until(Instant::now() + wire.line.round_trip).await?;
     let server = TcpStream::connect(to).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -173,7 +174,7 @@ async fn pass(
                 return Ok(());
             }
             let due = turn(&buffer[..length]);
-            sleep_until(due.into()).await;
+            sleep_until(due).await?;
             if sender.send((due + line.round_trip / 2, buffer[..length].to_vec(), room)).is_err() {
                 return Ok(());
             }
@@ -181,7 +182,7 @@ async fn pass(
     };
     let write = async move {
         while let Some((due, piece, _room)) = pieces.recv().await {
-            sleep_until(due.into()).await;
+            sleep_until(due).await?;
             to.write_all(&piece).await?;
         }
         to.shutdown().await
@@ -203,7 +204,7 @@ impl Wire {
     fn received(&self, bytes: u64) -> Instant {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
-        // A timer wakes up to a millisecond late. A burst makes up for an unused time of less than that.
+        // This program wakes late when the processors are busy. A burst makes up for a shorter time than this.
         let earliest = Instant::now().checked_sub(Duration::from_millis(2)).unwrap_or(*free_at);
         *free_at = (*free_at).max(earliest) + Duration::from_nanos(bytes * 1_000_000_000 / self.line.rate);
         *free_at

@@ -1,6 +1,7 @@
 //! One start of a service with each program, on a new file system, until it answers and its image is whole.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -10,6 +11,10 @@ use std::{
 };
 
 use kit::{plugin::binary, task::Task};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::inotify::{self, CreateFlags, WatchFlags},
+};
 use serde_json::{Value as Json, json};
 
 use super::{
@@ -33,8 +38,8 @@ const LIMIT: Duration = Duration::from_secs(280);
 const MEMORY: i64 = 768;
 /// How long reads are noted for the profile.
 const OBSERVED: &str = "6s";
-/// The pause between two looks at the store.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often a wait for layers looks whether it was given up.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// A program, and the form in which it gets the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,15 +172,17 @@ impl Arena<'_> {
             started
         };
         let whole = async {
-            let directory = store(data).join("images/layers");
-            while count(&directory) < layers && begun.elapsed() < LIMIT && !stop.load(Ordering::Relaxed) {
-                tokio::time::sleep(LOOK).await;
-            }
-            begun.elapsed()
+            let (directory, stop) = (store(data).join("images/layers"), Arc::clone(&stop));
+            let filled = tokio::task::spawn_blocking(move || {
+                until_filled(&directory, layers, || begun.elapsed() > LIMIT || stop.load(Ordering::Relaxed))?;
+                Ok::<_, io::Error>(begun.elapsed())
+            });
+            filled.await.unwrap_or_else(|error| Err(io::Error::other(error)))
         };
         let (started, answered, whole) = tokio::join!(started, answered, whole);
         started.map_err(|status| format!("StartTask: {}", status.message()))?;
         let (ready, reached) = answered?;
+        let whole = whole.map_err(|error| format!("watching the layers: {error}"))?;
         let cpu = processor_time(pid).saturating_sub(cpu);
         Ok(Sample { ready, whole, cpu, before: since(traffic, reached) })
     }
@@ -255,8 +262,17 @@ fn store(data: &Fresh) -> PathBuf {
     data.path().join(NAME)
 }
 
-fn count(directory: &Path) -> usize {
-    std::fs::read_dir(directory).map_or(0, Iterator::count)
+/// Blocks until a directory has a number of entries (inotify(7)), or until the wait is given up.
+fn until_filled(directory: &Path, entries: usize, given_up: impl Fn() -> bool) -> io::Result<()> {
+    let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    inotify::add_watch(&watch, directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
+    while std::fs::read_dir(directory)?.count() < entries && !given_up() {
+        if poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&LOOK))? > 0 {
+            // Which entries came is seen in the directory.
+            rustix::io::read(&watch, &mut [0; 4096])?;
+        }
+    }
+    Ok(())
 }
 
 async fn task(node: &mut Ours, reference: &str, lazy: bool) -> Task {
