@@ -20,6 +20,7 @@ use serde_json::{Value as Json, json};
 use super::{
     answer,
     images::{Image, command},
+    reader,
     sample::Sample,
 };
 use crate::{
@@ -44,6 +45,8 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// A program, and the form in which it gets the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
+    /// A client that only reads the native image.
+    Reader,
     /// Ours: the task starts before its image is here.
     Lazy,
     /// Ours: the whole native image is pulled first.
@@ -57,8 +60,8 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Ours.
-    pub const OURS: [Self; 3] = [Self::Lazy, Self::Native, Self::Gzip];
+    /// Ours, and what they are compared with.
+    pub const OURS: [Self; 4] = [Self::Reader, Self::Lazy, Self::Native, Self::Gzip];
     /// The others. A snapshotter that the installed containerd lacks is left out.
     pub const PEERS: [Self; 5] = [
         Self::Docker,
@@ -73,6 +76,7 @@ impl Contender {
     /// The name of its row.
     pub fn name(self) -> String {
         match self {
+            Self::Reader => "reading the native image alone".to_owned(),
             Self::Lazy => "oci-rs, lazy".to_owned(),
             Self::Native => "oci-rs, native image, whole first".to_owned(),
             Self::Gzip => "oci-rs, gzip image".to_owned(),
@@ -105,6 +109,13 @@ impl Arena<'_> {
         let host = self.link.host();
         let named = |sample| vec![(contender.name(), sample)];
         match contender {
+            Contender::Reader => {
+                let (index, blobs) = image.requests();
+                let read = tokio::task::spawn_blocking(move || reader::read(&host, &index, &blobs)).await;
+                let read = read.unwrap_or_else(|error| Err(io::Error::other(error)));
+                let whole = read.map_err(|error| error.to_string())?;
+                Ok(named(Sample { ready: whole, whole, ..Sample::default() }))
+            }
             Contender::Lazy => {
                 let (first, second) = self.ours(&image.native(&host), true, image.layers).await?;
                 Ok(vec![(contender.name(), first), (Contender::PRESENT.to_owned(), second)])

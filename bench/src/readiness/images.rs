@@ -32,6 +32,8 @@ pub struct Image {
     pub native: u64,
     /// The number of layers.
     pub layers: usize,
+    /// The digests of all native layers, the largest one first.
+    blobs: Vec<String>,
     name: String,
 }
 
@@ -49,6 +51,13 @@ impl Image {
     /// The image with its native form, at this host.
     pub fn native(&self, host: &str) -> String {
         format!("{host}/{}:native", self.name)
+    }
+
+    /// The paths of the requests of a pull of the native image: that of its index, and those of its layers, the largest
+    /// one first.
+    pub fn requests(&self) -> (String, Vec<String>) {
+        let path = |kind, name| format!("/v2/{}/{kind}/{name}", self.name);
+        (path("manifests", "native"), self.blobs.iter().map(|digest| path("blobs", digest)).collect())
     }
 }
 
@@ -95,6 +104,7 @@ impl Publisher<'_> {
             packed: layers.iter().map(|layer| layer.size).sum(),
             native: converted["images"][0]["layer_bytes"].as_u64().ok_or("no bytes of native layers")?,
             layers: layers.len(),
+            blobs: native_layers(&target, &converted["images"][0]["manifest"])?,
             name,
         };
         let host = self.registry.host();
@@ -120,6 +130,16 @@ pub fn command(root: &Path, args: &[&str]) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(format!("oci-rs {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// The digests of the layers of a manifest in a layout, the largest one first.
+fn native_layers(layout: &Path, manifest: &Json) -> Result<Vec<String>, String> {
+    let digest = manifest.as_str().ok_or("no digest of a native image")?;
+    let bytes = fs::read(layout.join("blobs").join(digest.replace(':', "/"))).map_err(|error| error.to_string())?;
+    let manifest: Json = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let mut layers = manifest["layers"].as_array().cloned().unwrap_or_default();
+    layers.sort_by_key(|layer| std::cmp::Reverse(layer["size"].as_u64()));
+    Ok(layers.iter().filter_map(|layer| layer["digest"].as_str().map(str::to_owned)).collect())
 }
 
 /// Makes an OCI layout with one image. Large layers are not copied if the file system allows it.
@@ -184,8 +204,10 @@ mod tests {
 
     #[test]
     fn references_have_the_host_of_the_link() {
-        let name = "readiness/nginx-150".to_owned();
-        let image = Image { service: Service::Static, mebibytes: 150, packed: 1, native: 1, layers: 3, name };
+        let (name, blobs) = ("readiness/nginx-150".to_owned(), vec!["sha256:abc".to_owned()]);
+        let image = Image { service: Service::Static, mebibytes: 150, packed: 1, native: 1, layers: 1, blobs, name };
+        let blob = "/v2/readiness/nginx-150/blobs/sha256:abc".to_owned();
+        assert_eq!(image.requests(), ("/v2/readiness/nginx-150/manifests/native".to_owned(), vec![blob]));
         assert_eq!(image.native("127.0.0.1:1"), "127.0.0.1:1/readiness/nginx-150:native");
         assert_eq!(image.gzip("127.0.0.1:1"), "127.0.0.1:1/readiness/nginx-150:gzip");
         assert_eq!(image.of_snapshotter("127.0.0.1:1", "erofs"), image.gzip("127.0.0.1:1"));

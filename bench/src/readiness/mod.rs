@@ -6,6 +6,7 @@ mod blobs;
 mod contenders;
 mod images;
 mod options;
+mod reader;
 mod remote;
 mod sample;
 mod services;
