@@ -12,11 +12,11 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     sync::{
-        Arc,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use layer::Limits;
@@ -281,7 +281,9 @@ fn a_layer_is_taken_over_that_became_complete_before_the_kill() {
         assert!(bench.bytes() == native.image);
         first.kill();
         let done = Arc::new(AtomicBool::new(false));
-        let readers: Vec<_> = (0..4u64).map(|seed| read_on(&mounted, native, seed, &done)).collect();
+        let finished = Arc::new(Finished::default());
+        let readers: Vec<_> =
+            (0..READERS).map(|number| read_on(&mounted, native, number, (&done, &finished))).collect();
         let mut second = Server::start(&scene, Some(&group), "0");
         second.says("serves");
         second.says("complete");
@@ -324,12 +326,40 @@ fn reads_of_a_layer_pass_that_the_killed_process_had_completed() {
     second.kill();
 }
 
-/// Kills at random times. `OCI_RS_LAZY_KILLS` sets their number.
+/// The readers of the kill test.
+const READERS: usize = 4;
+
+/// The finished reads of each reader.
+#[derive(Default)]
+struct Finished {
+    reads: Mutex<[u64; READERS]>,
+    changed: Condvar,
+}
+
+impl Finished {
+    fn add(&self, reader: usize) {
+        self.reads.lock().unwrap()[reader] += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until each reader has finished another read. Returns the time.
+    fn all_go_on(&self) -> Duration {
+        let (begun, reads) = (Instant::now(), self.reads.lock().unwrap());
+        let before = *reads;
+        let waits = |now: &mut [u64; READERS]| now.iter().zip(before).any(|(now, before)| *now == before);
+        let (_reads, waited) = self.changed.wait_timeout_while(reads, Duration::from_secs(60), waits).unwrap();
+        assert!(!waited.timed_out(), "a reader does not go on");
+        begun.elapsed()
+    }
+}
+
+/// Kills at random times. `OCI_RS_LAZY_KILLS` sets their number. Prints how long readers wait for the next process.
 #[test]
+#[allow(clippy::print_stdout, reason = "a measurement")]
 fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
     let kills: usize = std::env::var("OCI_RS_LAZY_KILLS").map_or(40, |kills| kills.parse().unwrap());
     let random = noise(u64::from(std::process::id()), kills);
-    let (mut killed, native) = (0, mixed());
+    let (mut killed, native, mut waits) = (0, mixed(), Vec::new());
     while killed < kills {
         let Some(bench) = Bench::new() else { return };
         let scene = scene(&bench, native);
@@ -337,7 +367,9 @@ fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
         let group = server.group();
         let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
         let done = Arc::new(AtomicBool::new(false));
-        let readers: Vec<_> = (0..4u64).map(|seed| read_on(&mounted, native, seed, &done)).collect();
+        let finished = Arc::new(Finished::default());
+        let readers: Vec<_> =
+            (0..READERS).map(|number| read_on(&mounted, native, number, (&done, &finished))).collect();
         let mut of_this_layer = 0;
         // Without kills, some of the layer's life is left for its completion.
         while killed < kills && of_this_layer < 8 {
@@ -346,6 +378,10 @@ fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
             (killed, of_this_layer) = (killed + 1, of_this_layer + 1);
             server = Server::start(&scene, Some(&group), "2000");
             server.says("serves");
+            // The others are killed at once.
+            if killed % 4 == 0 {
+                waits.push(finished.all_go_on());
+            }
         }
         server.says("complete");
         done.store(true, Ordering::SeqCst);
@@ -353,17 +389,20 @@ fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
         server.kill();
         assert!(bench.bytes() == native.image, "after {killed} kills");
     }
+    waits.sort_unstable();
+    let (middle, longest) = (waits.get(waits.len() / 2), waits.last());
+    println!("all readers went on: median {middle:?}, longest {longest:?} of {} times", waits.len());
 }
 
 /// A thread that reads random parts and compares, until it is done.
 fn read_on(
     mounted: &Arc<Mounted>,
     native: &'static Native,
-    seed: u64,
-    done: &Arc<AtomicBool>,
+    number: usize,
+    (done, finished): (&Arc<AtomicBool>, &Arc<Finished>),
 ) -> thread::JoinHandle<()> {
-    let (mounted, done) = (Arc::clone(mounted), Arc::clone(done));
-    let random = noise(seed + 7, 4 << 10);
+    let (mounted, done, finished) = (Arc::clone(mounted), Arc::clone(done), Arc::clone(finished));
+    let random = noise(number as u64 + 7, 4 << 10);
     thread::spawn(move || {
         for word in random.chunks_exact(8).cycle() {
             let word = usize::from_le_bytes(word.try_into().unwrap());
@@ -372,6 +411,7 @@ fn read_on(
             let end = (start + word / 7 % 50_000).min(expected.len());
             let read = mounted.read(name, start as u64..end as u64).unwrap();
             assert!(read == expected[start..end], "{name} {start}..{end}");
+            finished.add(number);
             if done.load(Ordering::SeqCst) {
                 return;
             }
