@@ -45,8 +45,8 @@ impl ReceiveMark {
         Ok(None)
     }
 
-    /// Sets the mark, at least to 1. If that many bytes are there, the kernel wakes the reader. The receive buffer grows
-    /// to at least twice the mark (`tcp_set_rcvlowat` in net/ipv4/tcp.c).
+    /// Sets the mark, at least to 1. If that many bytes are there, the kernel wakes the reader. The receive buffer
+    /// grows to at least twice the mark (`tcp_set_rcvlowat` in net/ipv4/tcp.c).
     pub fn set(&mut self, bytes: u32) -> io::Result<()> {
         let bytes = bytes.max(1);
         if bytes != self.bytes {

@@ -1,9 +1,9 @@
 //! A native image, as it arrives → a file that may be mounted.
 //!
 //! The bytes are copied and hashed. The metadata comes first and is checked at once: a refused image costs no download.
-//! The hash tree is checked as it arrives, so little is left to do when the last byte is here. The image is the layer, so its digest is its diff id. Extended
-//! attributes that the file system cannot hold are refused, as in archives: a container that changes a file copies it
-//! there.
+//! The hash tree is checked as it arrives, so little is left to do when the last byte is here. The image is the layer,
+//! so its digest is its diff id. Extended attributes that the file system cannot hold are refused, as in archives: a
+//! container that changes a file copies it there.
 
 use std::{
     fs::File,
