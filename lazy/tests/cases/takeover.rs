@@ -247,8 +247,9 @@ fn a_read_whose_file_the_killed_process_had_not_noted_is_served() {
     let mut first = Server::start(&scene, None, "hang");
     let group = first.group();
     let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
-    let waiting = reader(&mounted, native, 0, 5 * lazy::CHUNK..5 * lazy::CHUNK + 4096);
+    // The streaming asks first: it does not begin while a read is fetched.
     first.says("asked");
+    let waiting = reader(&mounted, native, 0, 5 * lazy::CHUNK..5 * lazy::CHUNK + 4096);
     first.says("asked");
     first.kill();
     // The process could have been killed before it noted the file.
