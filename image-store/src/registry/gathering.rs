@@ -4,8 +4,8 @@
 //! most of the processor time was such wakes, because the caches are cold after each pause. A layer that is pulled
 //! whole has no reader that waits for a part of it.
 //!
-//! - A body is never waited for longer than without gathering: its last bytes are not gathered, and bytes that arrived
-//!   are taken after a second, however few they are.
+//! - The end of a body is seen as early as without gathering: its last bytes are not gathered. Bytes that arrived are
+//!   taken after a second, however few they are.
 //! - A connection that is not found is read without gathering.
 
 use std::time::Duration;
