@@ -1,4 +1,4 @@
-//! The body of a large answer, whose bytes are gathered in the kernel.
+//! Reads the body of a large answer in few large parts: the kernel gathers its bytes.
 //!
 //! A link delivers a few packets at a time, and each delivery wakes the HTTP client. During a pull through a slow link,
 //! most of the processor time was such wakes, because the caches are cold after each pause. A layer that is pulled

@@ -115,7 +115,7 @@ pub(super) struct TreeCheck {
 }
 
 impl TreeCheck {
-    /// Of the tree of so many blocks, whose topmost block has this hash.
+    /// Checks the tree of this number of blocks. `root` is the hash of its topmost block.
     pub(super) fn new(blocks: u64, uuid: [u8; 16], root: &[u8; HASH]) -> Self {
         let part = Vec::with_capacity(BLOCK_BYTES);
         let (header, levels) = (Some(header(blocks, uuid)), levels(blocks));
@@ -142,10 +142,13 @@ impl TreeCheck {
 
     /// Accepts the next block, which is whole, if it is right.
     fn accept(&mut self) -> bool {
-        if let Some(header) = self.header.take() {
-            let right = self.part == header;
+        if let Some(header) = &self.header {
+            if self.part != *header {
+                return false;
+            }
+            self.header = None;
             self.part.clear();
-            return right;
+            return true;
         }
         let Some(level) = self.levels.last() else { return false };
         let hash = &self.hashes[self.accepted.len() / BLOCK_BYTES * HASH..][..HASH];
@@ -237,6 +240,8 @@ mod tests {
                 let before = wrong - wrong % BLOCK_BYTES;
                 assert_eq!(pass(blocks, &root, &bytes, BLOCK_BYTES), (before, false), "{blocks}, {wrong}");
             }
+            let mut check = TreeCheck::new(blocks, [0; 16], &root);
+            assert!(!check.update(&right[..BLOCK_BYTES]) && !check.update(&right[BLOCK_BYTES..]), "another header");
             assert_eq!(pass(blocks, &[0; HASH], &right, BLOCK_BYTES).0, BLOCK_BYTES, "another root");
             assert_eq!(pass(blocks + 128, &root, &right, BLOCK_BYTES).0, 0, "another number of blocks");
         }
