@@ -111,17 +111,16 @@ impl Arena<'_> {
         match contender {
             Contender::Reader => {
                 let (index, blobs) = image.requests();
-                let read = tokio::task::spawn_blocking(move || reader::read(&host, &index, &blobs)).await;
-                let read = read.unwrap_or_else(|error| Err(io::Error::other(error)));
+                let read = blocking(move || reader::read(&host, &index, &blobs)).await;
                 let whole = read.map_err(|error| error.to_string())?;
                 Ok(named(Sample { ready: whole, whole, ..Sample::default() }))
             }
             Contender::Lazy => {
-                let (first, second) = self.ours(&image.native(&host), true, image.layers).await?;
+                let (first, second) = self.ours(&image.native(&host), true, image.layers()).await?;
                 Ok(vec![(contender.name(), first), (Contender::PRESENT.to_owned(), second)])
             }
-            Contender::Native => self.ours(&image.native(&host), false, image.layers).await.map(|both| named(both.0)),
-            Contender::Gzip => self.ours(&image.gzip(&host), false, image.layers).await.map(|both| named(both.0)),
+            Contender::Native => self.ours(&image.native(&host), false, image.layers()).await.map(|both| named(both.0)),
+            Contender::Gzip => self.ours(&image.gzip(&host), false, image.layers()).await.map(|both| named(both.0)),
             Contender::Docker => self.docker(&image.gzip(&host)).map(named),
             Contender::Containerd(snapshotter) => {
                 self.containerd(&image.of_snapshotter(&host, snapshotter), snapshotter).map(named)
@@ -184,11 +183,8 @@ impl Arena<'_> {
         };
         let whole = async {
             let (directory, stop) = (store(data).join("images/layers"), Arc::clone(&stop));
-            let filled = tokio::task::spawn_blocking(move || {
-                until_filled(&directory, layers, || begun.elapsed() > LIMIT || stop.load(Ordering::Relaxed))?;
-                Ok::<_, io::Error>(begun.elapsed())
-            });
-            filled.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+            let given_up = move || begun.elapsed() > LIMIT || stop.load(Ordering::Relaxed);
+            blocking(move || until_filled(&directory, layers, given_up).map(|()| begun.elapsed())).await
         };
         let (started, answered, whole) = tokio::join!(started, answered, whole);
         started.map_err(|status| format!("StartTask: {}", status.message()))?;
@@ -271,6 +267,11 @@ const NAME: &str = "readiness";
 
 fn store(data: &Fresh) -> PathBuf {
     data.path().join(NAME)
+}
+
+/// Runs work that blocks on a thread of its own.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 /// Blocks until a directory has a number of entries (inotify(7)), or until the wait is given up.

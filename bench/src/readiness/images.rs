@@ -30,8 +30,6 @@ pub struct Image {
     pub packed: u64,
     /// Bytes of all native layers.
     pub native: u64,
-    /// The number of layers.
-    pub layers: usize,
     /// The digests of all native layers, the largest one first.
     blobs: Vec<String>,
     name: String,
@@ -51,6 +49,11 @@ impl Image {
     /// The image with its native form, at this host.
     pub fn native(&self, host: &str) -> String {
         format!("{host}/{}:native", self.name)
+    }
+
+    /// The number of layers, in either form.
+    pub fn layers(&self) -> usize {
+        self.blobs.len()
     }
 
     /// The paths of the requests of a pull of the native image: that of its index, and those of its layers, the largest
@@ -103,7 +106,6 @@ impl Publisher<'_> {
             mebibytes: mebibytes.unwrap_or_default(),
             packed: layers.iter().map(|layer| layer.size).sum(),
             native: converted["images"][0]["layer_bytes"].as_u64().ok_or("no bytes of native layers")?,
-            layers: layers.len(),
             blobs: native_layers(&target, &converted["images"][0]["manifest"])?,
             name,
         };
@@ -205,8 +207,9 @@ mod tests {
     #[test]
     fn references_have_the_host_of_the_link() {
         let (name, blobs) = ("readiness/nginx-150".to_owned(), vec!["sha256:abc".to_owned()]);
-        let image = Image { service: Service::Static, mebibytes: 150, packed: 1, native: 1, layers: 1, blobs, name };
+        let image = Image { service: Service::Static, mebibytes: 150, packed: 1, native: 1, blobs, name };
         let blob = "/v2/readiness/nginx-150/blobs/sha256:abc".to_owned();
+        assert_eq!(image.layers(), 1);
         assert_eq!(image.requests(), ("/v2/readiness/nginx-150/manifests/native".to_owned(), vec![blob]));
         assert_eq!(image.native("127.0.0.1:1"), "127.0.0.1:1/readiness/nginx-150:native");
         assert_eq!(image.gzip("127.0.0.1:1"), "127.0.0.1:1/readiness/nginx-150:gzip");

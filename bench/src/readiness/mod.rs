@@ -86,7 +86,7 @@ async fn profiles(publisher: &Publisher<'_>, options: &Options) -> BTreeMap<Serv
     for service in &options.services {
         note(&format!("readiness: what {service} reads first"));
         let profile = match publisher.publish(*service, None, None) {
-            Ok(image) => arena.profile(&image.native(&link.host()), image.layers).await,
+            Ok(image) => arena.profile(&image.native(&link.host()), image.layers()).await,
             Err(error) => Err(error),
         };
         let profile = or_say(profile.map_err(|error| format!("the profile of {service}: {error}")));
@@ -104,7 +104,7 @@ fn with_disk(workdir: &WorkDirectory, image: Image) -> Result<(Image, Duration),
          hashing and writing it takes {} ms of processor time.",
         image.service,
         image.mebibytes,
-        image.layers,
+        image.layers(),
         image.packed / 1_000_000,
         image.native / 1_000_000,
         disk.as_millis(),

@@ -282,9 +282,7 @@ fn a_layer_is_taken_over_that_became_complete_before_the_kill() {
         assert!(bench.bytes() == native.image);
         first.kill();
         let done = Arc::new(AtomicBool::new(false));
-        let finished = Arc::new(Finished::default());
-        let readers: Vec<_> =
-            (0..READERS).map(|number| read_on(&mounted, native, number, (&done, &finished))).collect();
+        let (readers, _) = read_on(&mounted, native, &done);
         let mut second = Server::start(&scene, Some(&group), "0");
         second.says("serves");
         second.says("complete");
@@ -368,9 +366,7 @@ fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
         let group = server.group();
         let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
         let done = Arc::new(AtomicBool::new(false));
-        let finished = Arc::new(Finished::default());
-        let readers: Vec<_> =
-            (0..READERS).map(|number| read_on(&mounted, native, number, (&done, &finished))).collect();
+        let (readers, finished) = read_on(&mounted, native, &done);
         let mut of_this_layer = 0;
         // Without kills, some of the layer's life is left for its completion.
         while killed < kills && of_this_layer < 8 {
@@ -395,27 +391,30 @@ fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
     println!("all readers went on: median {middle:?}, longest {longest:?} of {} times", waits.len());
 }
 
-/// A thread that reads random parts and compares, until it is done.
+/// Threads that read random parts and compare, until they are done.
 fn read_on(
     mounted: &Arc<Mounted>,
     native: &'static Native,
-    number: usize,
-    (done, finished): (&Arc<AtomicBool>, &Arc<Finished>),
-) -> thread::JoinHandle<()> {
-    let (mounted, done, finished) = (Arc::clone(mounted), Arc::clone(done), Arc::clone(finished));
-    let random = noise(number as u64 + 7, 4 << 10);
-    thread::spawn(move || {
-        for word in random.chunks_exact(8).cycle() {
-            let word = usize::from_le_bytes(word.try_into().unwrap());
-            let (name, expected) = &native.files[word % native.files.len()];
-            let start = word / 1000 % (expected.len() + 1);
-            let end = (start + word / 7 % 50_000).min(expected.len());
-            let read = mounted.read(name, start as u64..end as u64).unwrap();
-            assert!(read == expected[start..end], "{name} {start}..{end}");
-            finished.add(number);
-            if done.load(Ordering::SeqCst) {
-                return;
+    done: &Arc<AtomicBool>,
+) -> (Vec<thread::JoinHandle<()>>, Arc<Finished>) {
+    let finished = Arc::new(Finished::default());
+    let reader = |number| {
+        let (mounted, done, finished) = (Arc::clone(mounted), Arc::clone(done), Arc::clone(&finished));
+        let random = noise(number as u64 + 7, 4 << 10);
+        thread::spawn(move || {
+            for word in random.chunks_exact(8).cycle() {
+                let word = usize::from_le_bytes(word.try_into().unwrap());
+                let (name, expected) = &native.files[word % native.files.len()];
+                let start = word / 1000 % (expected.len() + 1);
+                let end = (start + word / 7 % 50_000).min(expected.len());
+                let read = mounted.read(name, start as u64..end as u64).unwrap();
+                assert!(read == expected[start..end], "{name} {start}..{end}");
+                finished.add(number);
+                if done.load(Ordering::SeqCst) {
+                    return;
+                }
             }
-        }
-    })
+        })
+    };
+    ((0..READERS).map(reader).collect(), finished)
 }
