@@ -1,7 +1,7 @@
 //! The sealed copy of our executable.
 //!
 //! It is a memory file that no process can write: a container that finds our executable through `/proc` finds this
-//! file. Its start-up relocation is done (`prelink`). The kernel keeps the file of a running program from being
+//! file. Its start-up relocation is done (`prelink`), and it is in huge pages where the kernel gives some. The kernel keeps the file of a running program from being
 //! written, and an upgrade of the plugin puts another file in its place, so the copy can be made at any time.
 
 use std::{
@@ -13,6 +13,7 @@ use std::{
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::prelink::{self, ReadAt, prelink};
+use crate::sys::gather_in_huge_pages;
 
 /// Makes the copy.
 pub(super) fn sealed_copy() -> io::Result<OwnedFd> {
@@ -27,6 +28,9 @@ pub(super) fn sealed_copy() -> io::Result<OwnedFd> {
     match prelink(&original, prelink::base(u64::from_ne_bytes(random))) {
         Some(patches) => patches.iter().try_for_each(|patch| copy.write_all_at(&patch.bytes, patch.offset))?,
         None => tracing::debug!("the executable relocates itself: monitors take more memory"),
+    }
+    if let Err(error) = gather_in_huge_pages(&copy) {
+        tracing::debug!(%error, "not all of the executable is in huge pages: starts have more page faults");
     }
     seal(&copy)?;
     Ok(copy.into())

@@ -2,9 +2,10 @@
 //!
 //! A position-independent static executable rewrites every pointer of its tables when it starts. Each rewritten page
 //! becomes private memory of the process: half a megabyte in every monitor. If the relocation is done once in the file,
-//! for one random base, all processes that are started from the file share these pages. The base is drawn as the kernel
-//! draws one (`ELF_ET_DYN_BASE` and 28 random bits of pages), so addresses stay as hard to guess. But the processes of
-//! one plugin have the same base. The kernel still places stack, heap and mappings at random, per process.
+//! for one random base, all processes that are started from the file share these pages. The base is drawn from the range
+//! that the kernel uses (from `ELF_ET_DYN_BASE` on, 2^28 pages), so addresses stay hard to guess. It is a multiple of a
+//! huge page, as the kernel's is for an executable with segments of that alignment: one of 2^19. But the processes of one
+//! plugin have the same base. The kernel still places stack, heap and mappings at random, per process.
 //!
 //! Only one kind of file is changed: 64-bit little-endian ELF with relocations of the kind RELATIVE only. Every other
 //! file stays unchanged and relocates itself when it starts. Names are those of the ELF specification (gABI, chapters 4
@@ -12,11 +13,11 @@
 
 use std::ops::Range;
 
-/// The begin of the kernel's range for position-independent executables, on machines with 47 bits of user addresses.
-const LOWEST_BASE: u64 = 0x5555_5555_4000;
-const PAGE: u64 = 4096;
-/// The number of random pages, from `vm.mmap_rnd_bits`.
-const RANDOM_PAGES: u64 = 1 << 28;
+use crate::sys::HUGE_PAGE;
+
+/// The kernel's range for position-independent executables, on machines with 47 bits of user addresses and 28 random
+/// bits of pages (`vm.mmap_rnd_bits`).
+const BASES: Range<u64> = 0x5555_5555_4000..0x5655_5555_4000;
 
 const ET_EXEC: u16 = 2;
 const ET_DYN: u16 = 3;
@@ -59,9 +60,11 @@ pub(crate) trait ReadAt {
     fn part(&self, offset: u64, length: usize) -> Option<Vec<u8>>;
 }
 
-/// The base of an executable for a random number.
+/// The base of an executable for a random number: a multiple of a huge page, so that the kernel can map the executable's
+/// huge pages.
 pub(crate) fn base(random: u64) -> u64 {
-    LOWEST_BASE + random % RANDOM_PAGES * PAGE
+    let first = BASES.start.next_multiple_of(HUGE_PAGE);
+    first + random % ((BASES.end - first) / HUGE_PAGE) * HUGE_PAGE
 }
 
 /// The changes after which an executable is loaded at `base` and does not relocate itself; `None` if it is of another
@@ -299,8 +302,10 @@ mod tests {
 
     #[test]
     fn bases_are_in_the_range_of_the_kernel() {
-        assert_eq!(base(0), LOWEST_BASE);
-        assert_eq!(base(u64::MAX) % PAGE, 0);
-        assert!(base(u64::MAX) < 0x5655_5555_4000);
+        for random in [0, 1, 7, 1 << 19, u64::MAX] {
+            let base = base(random);
+            assert!(BASES.contains(&base) && base.is_multiple_of(HUGE_PAGE), "{random}: {base:#x}");
+        }
+        assert_ne!(base(0), base(1));
     }
 }

@@ -7,6 +7,7 @@ mod bpf;
 mod descriptor;
 mod device_mapper;
 mod grow;
+mod huge_pages;
 mod loop_device;
 mod mount;
 mod pidfd;
@@ -21,6 +22,7 @@ pub(crate) use descriptor::{file_of, leave_descriptors};
 pub(crate) use device_mapper::remove_mapping;
 pub(crate) use grow::{grow_ext4, grow_xfs};
 pub(crate) use host::sys::{close_descriptors, ignore_signal, loopback_up};
+pub(crate) use huge_pages::{HUGE_PAGE, gather_in_huge_pages};
 pub(crate) use loop_device::{attach_loop_device, follow_file_size, loop_device_of};
 pub(crate) use mount::{
     PropagationType, kernel_joins_groups, make_private, make_readonly, map_ids, restrict_mount, set_propagation,
