@@ -18,7 +18,7 @@ use crate::{
     launcher::Launcher,
     plan::{CgroupPlacement, ContainerId, ContainerPlan},
     rootfs::{
-        EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem, relabel_most,
+        EmptyNamespace, MountedImages, VolumeImport, image_problem, make_mount_points, overlay_problem, relabel_most,
         user_namespace_problem,
     },
     state::{self, PLAN, TaskDir},
@@ -92,6 +92,7 @@ impl Runtime {
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
+        make_mount_points(&data_dir)?;
         let containers = DirectoryWatch::new(state::tasks(&state_dir));
         let (ids, categories) = (IdRanges::new(&state_dir), CategoryPairs::new(&state_dir));
         Ok(Self {

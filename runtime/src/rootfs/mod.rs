@@ -7,6 +7,7 @@
 //!
 //! - `relabel`: SELinux labels of files.
 //! - `mount_tree`: detached mounts; `root`: paths inside a root; `layers`: layers as directories or mounted images.
+//! - `mount_points`: a lowest layer with the places of mounts.
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
 //! - `copies`: copies of images and directories for callers that make no container.
 //! - `writable`: the writable layer of a container; `sized_layer`: one with a limit.
@@ -32,6 +33,7 @@ mod empty_namespace;
 mod id_map_probe;
 mod image_mounts;
 mod layers;
+mod mount_points;
 mod mount_tree;
 mod network_namespace;
 mod overlay;
@@ -57,6 +59,7 @@ pub(crate) use empty_namespace::EmptyNamespace;
 pub(crate) use id_map_probe::user_namespace_problem;
 pub(crate) use image_mounts::ImageMounts;
 pub(crate) use layers::{Layers, MountedImages};
+pub(crate) use mount_points::{make_mount_points, with_mount_points};
 pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
 pub(crate) use relabel::{relabel, relabel_file, relabel_most, relabel_open};

@@ -2,13 +2,13 @@
 
 use std::{
     fs,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::Command,
     time::Instant,
 };
 
-use runtime::plan::{Mount, MountKind, NamedVolume, Propagation, RootStorage};
+use runtime::plan::{ContainerPlan, Mount, MountKind, NamedVolume, Propagation, RootStorage};
 use rustix::{
     fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr},
     mount::{MountFlags, UnmountFlags, mount, unmount},
@@ -26,6 +26,9 @@ pub const CASES: &[(&str, fn())] = &[
     ("roots_on_a_restricted_mount", on_a_restricted_mount),
     ("roots_many_layers", many_layers),
     ("roots_too_many_layers", too_many_layers),
+    ("roots_mount_points_take_no_writes", mount_points_take_no_writes),
+    ("roots_mount_points_of_the_image_go_before", mount_points_of_the_image_go_before),
+    ("roots_mount_points_without_mounts", mount_points_without_mounts),
     ("roots_leftovers_without_an_owner", leftovers_without_an_owner),
     ("roots_creator_killed_at_every_point", creator_killed_at_every_point),
     ("measure_roots", measure),
@@ -256,6 +259,78 @@ fn many_layers() {
             assert_eq!(out, format!("{count}\n1"), "{count} layers, {storage:?}: {err}");
         }
     }
+}
+
+/// A plan with the mounts that every task has.
+fn with_usual_mounts(node: &Node, script: &str) -> ContainerPlan {
+    let mut plan = node.plan(script);
+    for name in ["alloc", "local", "secrets"] {
+        let source = node.directory.path().join("nomad").join(name);
+        fs::create_dir_all(&source).expect("a directory");
+        let (destination, kind) = (format!("/{name}"), MountKind::Bind { source });
+        plan.mounts.push(Mount { destination, kind, readonly: false, propagation: Propagation::Private });
+    }
+    plan.files =
+        ["hostname", "hosts", "resolv.conf"].map(|name| (format!("/etc/{name}"), format!("{name}\n"))).to_vec();
+    plan
+}
+
+fn upper(node: &Node, plan: &ContainerPlan) -> PathBuf {
+    node.directory.path().join("data/containers").join(plan.id.as_str()).join("upper")
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect();
+    names.sort();
+    names
+}
+
+fn mount_points_take_no_writes() {
+    let node = Node::new();
+    let plan =
+        with_usual_mounts(&node, "cat /etc/hostname /etc/hosts /etc/resolv.conf; echo x > /local/x; ls -d /alloc");
+    let overlay = plan.root.storage == RootStorage::Overlay;
+    let mut container = node.start(plan);
+    container.wait();
+    assert_eq!(container.output().0, "hostname\nhosts\nresolv.conf\n/alloc\n");
+    if overlay {
+        assert_eq!(names(&upper(&node, &container.plan)), [""; 0]);
+    }
+}
+
+/// The image's /etc has another mode and hides what is below it.
+fn mount_points_of_the_image_go_before() {
+    let node = Node::new();
+    let top = node.directory.path().join("top");
+    fs::create_dir_all(top.join("etc")).expect("a directory");
+    fs::set_permissions(top.join("etc"), fs::Permissions::from_mode(0o711)).expect("a mode");
+    fs::write(top.join("etc/hosts"), "of the image").expect("written");
+    setxattr(top.join("etc"), "trusted.overlay.opaque", b"y", XattrFlags::empty()).expect("an opaque directory");
+    mknodat(CWD, top.join("local"), FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout");
+    let mut plan = with_usual_mounts(&node, "stat -c '%a %u' /etc /local; ls /etc; cat /etc/hosts");
+    plan.root.layers.insert(0, top);
+    let overlay = plan.root.storage == RootStorage::Overlay;
+    let mut container = node.start(plan);
+    container.wait();
+    let (out, err) = container.output();
+    assert!(out.ends_with("\nhostname\nhosts\nresolv.conf\nhosts\n") && out.starts_with("711 0\n"), "{out}{err}");
+    if overlay {
+        assert_eq!(names(&upper(&node, &container.plan)), ["etc", "local"]);
+        assert_eq!(names(&upper(&node, &container.plan).join("etc")), ["hostname", "resolv.conf"]);
+    }
+}
+
+/// No container sees a place on which it has no mount.
+fn mount_points_without_mounts() {
+    let node = Node::new();
+    let mut plan = with_usual_mounts(&node, "ls -d /alloc /secrets; ls /etc");
+    plan.mounts.retain(|mount| mount.destination != "/secrets");
+    assert_eq!(node.run(plan).1, "/alloc\ngroup\nhostname\nhosts\npasswd\nresolv.conf\n");
+    let mut plan = with_usual_mounts(&node, "ls -d /alloc; ls /etc");
+    plan.files.retain(|(destination, _)| destination != "/etc/hosts");
+    assert_eq!(node.run(plan).1, "/alloc\ngroup\nhostname\npasswd\nresolv.conf\n");
 }
 
 fn too_many_layers() {

@@ -5,7 +5,10 @@ use crate::{
     error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage, SelinuxLabels},
-    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, ImageMounts, Layers, SizedLayer, WritableLayer},
+    rootfs::{
+        BindSources, BuildMounts, EmptyNamespace, HeldNetwork, ImageMounts, Layers, SizedLayer, WritableLayer,
+        with_mount_points,
+    },
 };
 
 /// Phase 1: open handles on everything of the host that the container needs.
@@ -41,7 +44,8 @@ impl HostHandles {
         let of_layers = map.as_ref().filter(|_| plan.root.storage == RootStorage::Overlay);
         let label = plan.selinux.as_ref().map(SelinuxLabels::of_shared_files);
         let mounts = job.args.layer_mounts.as_ref();
-        let layers = Layers::open(&plan.root.layers, mounts, of_layers, label.as_deref())?;
+        let of_root = with_mount_points(plan, &job.args.data_dir);
+        let layers = Layers::open(&of_root, mounts, of_layers, label.as_deref())?;
         let images = ImageMounts::open(plan, mounts, map.as_ref(), label.as_deref())?;
         let volume_locks = VolumeLocks::open(plan)?;
         let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
