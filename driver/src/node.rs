@@ -148,7 +148,8 @@ impl Node {
         let directories = [open(&config.state_dir)?, open(&config.data_dir)?];
         let mut selinux = selinux::find(config.policy.selinux_enabled);
         if let Some(labels) = &selinux.labels {
-            let directories = ["images", "containers", "volumes", "mount-points"].map(|name| config.data_dir.join(name));
+            let directories =
+                ["images", "containers", "volumes", "mount-points"].map(|name| config.data_dir.join(name));
             if let Err(error) = runtime.label_directories(&directories, &labels.file) {
                 selinux = selinux.without_labels(error.to_string());
             }

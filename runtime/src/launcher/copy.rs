@@ -1,8 +1,9 @@
 //! The sealed copy of our executable.
 //!
 //! It is a memory file that no process can write: a container that finds our executable through `/proc` finds this
-//! file. Its start-up relocation is done (`prelink`), and it is in huge pages where the kernel gives some. The kernel keeps the file of a running program from being
-//! written, and an upgrade of the plugin puts another file in its place, so the copy can be made at any time.
+//! file. Its start-up relocation is done (`prelink`), and it is in huge pages where the kernel gives some. The kernel
+//! keeps the file of a running program from being written, and an upgrade of the plugin puts another file in its place,
+//! so the copy can be made at any time.
 
 use std::{
     fs::File,

@@ -2,10 +2,10 @@
 //!
 //! A position-independent static executable rewrites every pointer of its tables when it starts. Each rewritten page
 //! becomes private memory of the process: half a megabyte in every monitor. If the relocation is done once in the file,
-//! for one random base, all processes that are started from the file share these pages. The base is drawn from the range
-//! that the kernel uses (from `ELF_ET_DYN_BASE` on, 2^28 pages), so addresses stay hard to guess. It is a multiple of a
-//! huge page, as the kernel's is for an executable with segments of that alignment: one of 2^19. But the processes of one
-//! plugin have the same base. The kernel still places stack, heap and mappings at random, per process.
+//! for one random base, all processes that are started from the file share these pages. The base is drawn from the
+//! range that the kernel uses (from `ELF_ET_DYN_BASE` on, 2^28 pages), so addresses stay hard to guess. It is a
+//! multiple of a huge page, as the kernel's is for an executable with segments of that alignment: one of 2^19. But the
+//! processes of one plugin have the same base. The kernel still places stack, heap and mappings at random, per process.
 //!
 //! Only one kind of file is changed: 64-bit little-endian ELF with relocations of the kind RELATIVE only. Every other
 //! file stays unchanged and relocates itself when it starts. Names are those of the ELF specification (gABI, chapters 4
@@ -60,8 +60,8 @@ pub(crate) trait ReadAt {
     fn part(&self, offset: u64, length: usize) -> Option<Vec<u8>>;
 }
 
-/// The base of an executable for a random number: a multiple of a huge page, so that the kernel can map the executable's
-/// huge pages.
+/// The base of an executable for a random number: a multiple of a huge page, so that the kernel can map huge pages of
+/// the executable.
 pub(crate) fn base(random: u64) -> u64 {
     let first = BASES.start.next_multiple_of(HUGE_PAGE);
     first + random % ((BASES.end - first) / HUGE_PAGE) * HUGE_PAGE

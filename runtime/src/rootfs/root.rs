@@ -79,21 +79,17 @@ impl Root {
     /// Creates the directory `name` in the root, unless it exists. A symbolic link or another file of that name is an
     /// error.
     pub fn ensure_real_directory(&self, name: &str) -> io::Result<()> {
-        match self.make_directory(&self.directory, Path::new(name))? {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => {
-                let stat = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                match FileType::from_raw_mode(stat.st_mode) {
-                    FileType::Directory => Ok(()),
-                    kind => Err(io::Error::new(
-                        io::ErrorKind::NotADirectory,
-                        format!(
-                            "the image's /{name} is not a directory but a {kind:?}; a container needs a directory there"
-                        ),
-                    )),
-                }
-            }
-            Err(error) => Err(error.into()),
+        // Most roots have it, and a change of ids takes more than a look.
+        let stat = match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(self.make_directory(&self.directory, Path::new(name))??),
+            found => found?,
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Ok(()),
+            kind => Err(io::Error::new(
+                io::ErrorKind::NotADirectory,
+                format!("the image's /{name} is not a directory but a {kind:?}; a container needs a directory there"),
+            )),
         }
     }
 

@@ -20,12 +20,14 @@ const ATTEMPTS: usize = 3;
 /// have huge pages. The content of the file stays the same.
 pub(crate) fn gather_in_huge_pages(file: &File) -> io::Result<()> {
     let mapping = Mapping::of(file)?;
-    let results = (0..mapping.pages).map(|number| {
-        let busy = |result: &rustix::io::Result<()>| *result != Err(Errno::AGAIN);
-        (0..ATTEMPTS).map(|_| mapping.gather(number)).find(busy).unwrap_or(Err(Errno::AGAIN))
-    });
-    // Each huge page that there is saves page faults.
-    results.fold(Ok(()), |all, one| all.and(one.map_err(io::Error::from)))
+    let mut gathered = Ok(());
+    for number in 0..mapping.pages {
+        let settled = |result: &rustix::io::Result<()>| *result != Err(Errno::AGAIN);
+        let result = (0..ATTEMPTS).map(|_| mapping.gather(number)).find(settled).unwrap_or(Err(Errno::AGAIN));
+        // Each huge page that there is saves page faults, so the others are tried too.
+        gathered = gathered.and(result);
+    }
+    Ok(gathered?)
 }
 
 /// The whole huge pages of a file, mapped for reading.
