@@ -92,7 +92,10 @@ impl Runtime {
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
-        make_mount_points(&data_dir)?;
+        if let Err(error) = make_mount_points(&data_dir) {
+            // Running containers do not need it, and a start makes the places itself.
+            tracing::warn!(%error, "each start writes its mount points to the disk");
+        }
         let containers = DirectoryWatch::new(state::tasks(&state_dir));
         let (ids, categories) = (IdRanges::new(&state_dir), CategoryPairs::new(&state_dir));
         Ok(Self {

@@ -8,10 +8,13 @@ use std::{
     time::Instant,
 };
 
-use runtime::plan::{ContainerPlan, Mount, MountKind, NamedVolume, Propagation, RootStorage};
+use runtime::{
+    Runtime,
+    plan::{ContainerPlan, Mount, MountKind, NamedVolume, Propagation, RootStorage},
+};
 use rustix::{
     fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr},
-    mount::{MountFlags, UnmountFlags, mount, unmount},
+    mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount},
 };
 
 use crate::common::Node;
@@ -29,6 +32,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("roots_mount_points_take_no_writes", mount_points_take_no_writes),
     ("roots_mount_points_of_the_image_go_before", mount_points_of_the_image_go_before),
     ("roots_mount_points_without_mounts", mount_points_without_mounts),
+    ("roots_mount_points_on_a_broken_disk", mount_points_on_a_broken_disk),
     ("roots_leftovers_without_an_owner", leftovers_without_an_owner),
     ("roots_creator_killed_at_every_point", creator_killed_at_every_point),
     ("measure_roots", measure),
@@ -331,6 +335,23 @@ fn mount_points_without_mounts() {
     let mut plan = with_usual_mounts(&node, "ls -d /alloc; ls /etc");
     plan.files.retain(|(destination, _)| destination != "/etc/hosts");
     assert_eq!(node.run(plan).1, "/alloc\ngroup\nhostname\npasswd\nresolv.conf\n");
+}
+
+/// A disk that became read-only does not keep the driver from its running containers.
+fn mount_points_on_a_broken_disk() {
+    let disk = Disk::nodev("tmpfs", MountFlags::empty(), None);
+    let node = Node::on(&disk.root());
+    let [state, data] = ["state", "data"].map(|name| node.directory.path().join(name));
+    fs::remove_dir_all(data.join("mount-points")).expect("removed");
+    mount_remount(disk.root(), MountFlags::RDONLY, c"").expect("read-only");
+    let opened = Runtime::open(&state, &data).map(|runtime| runtime.list().expect("a list"));
+    mount_remount(disk.root(), MountFlags::empty(), c"").expect("writable");
+    assert_eq!(opened.expect("a runtime"), []);
+    // The layer is made by the next one that opens the directories, and a start works without it.
+    let plan = with_usual_mounts(&node, "cat /etc/hosts");
+    assert_eq!(node.run(plan).1, "hosts\n");
+    Runtime::open(&state, &data).expect("a runtime");
+    assert!(data.join("mount-points/etc/hosts").is_file());
 }
 
 fn too_many_layers() {
