@@ -22,9 +22,31 @@ use image_store::{
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
 pub struct Bench {
-    pub directory: tempfile::TempDir,
+    pub directory: Directory,
     pub registry: Registry,
     pub store: Store,
+}
+
+/// A temporary directory with a store.
+pub struct Directory(tempfile::TempDir);
+
+impl Directory {
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn images(&self) -> PathBuf {
+        self.path().join("images")
+    }
+}
+
+/// A pull that a test gives up ends its work on another thread, where it opens the store's lock and makes the file if it
+/// is missing. Without the store's directory it cannot.
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A test may have removed the directory.
+        drop(std::fs::rename(self.images(), self.path().join("removed")));
+    }
 }
 
 impl Bench {
@@ -59,13 +81,13 @@ impl Bench {
     }
 
     pub fn open(change: impl FnOnce(StoreConfig) -> StoreConfig) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(change(config(&directory.path().join("images")))).unwrap();
+        let directory = Directory(tempfile::tempdir().unwrap());
+        let store = Store::open(change(config(&directory.images()))).unwrap();
         Self { directory, registry: Registry::start(), store }
     }
 
     pub fn root(&self) -> PathBuf {
-        self.directory.path().join("images")
+        self.directory.images()
     }
 
     /// The same directory, opened as by another process.
