@@ -123,8 +123,8 @@ impl Firewall {
         self.connections.soon(stale).map_err(Error::kernel("remove connections to published ports"))
     }
 
-    /// Removes published ports, in one transaction, and the connections to their containers. A port that is not
-    /// published, or that leads to another container by now, is left out.
+    /// Removes published ports, in one transaction, and soon after the connections to their containers. A port that is
+    /// not published, or that leads to another container by now, is left out.
     ///
     /// # Errors
     ///
@@ -145,8 +145,7 @@ impl Firewall {
             self.remove(connection, some)?;
         }
         let containers = ports.iter().map(|port| Selection::AnsweredBy(port.container.ip())).collect();
-        let removed = self.connections.now(connection, containers);
-        removed.map_err(Error::kernel("remove connections to a container"))
+        self.connections.soon(containers).map_err(Error::kernel("remove connections to a container"))
     }
 
     /// Removes tracked connections to containers of this bridge whose port is not published. A process that was killed
