@@ -118,7 +118,7 @@ finish_v2() {
 end_v2() { [ -z "$v2" ] || { end_process "$v2"; rm -f "$v2_log"; }; }
 
 # A fixed seed, so that a finding comes from the change. `make fuzz` uses a random seed and takes longer.
-step_fuzz() { SECONDS_EACH=${SECONDS_EACH:-15} FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
+step_fuzz() { SECONDS_EACH=${SECONDS_EACH:-10} FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
 
 step_e2e() {
     need_root "e2e"

@@ -40,8 +40,8 @@ impl Directory {
     }
 }
 
-/// A pull that a test gives up ends its work on another thread, where it opens the store's lock and makes the file if it
-/// is missing. Without the store's directory it cannot.
+/// A pull that a test gives up ends its work on another thread, where it opens the store's lock and makes the file if
+/// it is missing. Without the store's directory it cannot.
 impl Drop for Directory {
     fn drop(&mut self) {
         // A test may have removed the directory.
