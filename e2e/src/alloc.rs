@@ -1,6 +1,7 @@
 //! One allocation or one task of it: its state in Nomad, and the actions of a user.
 
 use std::{
+    fs,
     path::PathBuf,
     process::{Output, Stdio},
     thread,
@@ -242,20 +243,33 @@ impl<'a> Alloc<'a> {
     /// Waits until the log of `stream` satisfies `ready`. Nomad writes logs with a delay and without a notification.
     ///
     /// # Errors
-    /// After a while, with the log's end.
+    /// After a while, with the log's end, the error of the last call, the sizes of Nomad's files and the task's events.
     pub fn wait_log(&self, stream: &str, ready: impl Fn(&[u8]) -> bool) -> Outcome<Vec<u8>> {
         let deadline = Instant::now() + patient(Duration::from_secs(20));
         loop {
-            let log = self.log(stream).unwrap_or_default();
+            let (log, error) = self.log(stream).map_or_else(|error| (Vec::new(), Some(error.0)), |log| (log, None));
             if ready(&log) {
                 return Ok(log);
             }
             if Instant::now() > deadline {
                 let end = String::from_utf8_lossy(&log[log.len().saturating_sub(300)..]).into_owned();
-                return Err(Failure(format!("not the expected {stream}: {} bytes ending in {end:?}", log.len())));
+                return Err(Failure(format!(
+                    "not the expected {stream}: {} bytes ending in {end:?}, {error:?}, files {:?}, events {:?}",
+                    log.len(),
+                    self.log_files(),
+                    self.events()
+                )));
             }
             thread::sleep(Duration::from_millis(200));
         }
+    }
+
+    /// The files in Nomad's log directory of the allocation, with their sizes.
+    fn log_files(&self) -> Vec<(String, u64)> {
+        let directory = self.agent.path().join("client/alloc").join(&self.id).join("alloc/logs");
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let size = |entry: &fs::DirEntry| entry.metadata().map_or(0, |metadata| metadata.len());
+        entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), size(&entry))).collect()
     }
 
     /// `nomad alloc restart`.
