@@ -266,8 +266,7 @@ impl<'a> Alloc<'a> {
 
     /// The files in Nomad's log directory of the allocation, with their sizes.
     fn log_files(&self) -> Vec<(String, u64)> {
-        let directory = self.agent.path().join("client/alloc").join(&self.id).join("alloc/logs");
-        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.shared_directory().join("logs")).into_iter().flatten().flatten();
         let size = |entry: &fs::DirEntry| entry.metadata().map_or(0, |metadata| metadata.len());
         entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), size(&entry))).collect()
     }

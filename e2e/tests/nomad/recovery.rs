@@ -99,7 +99,7 @@ fn ends_unwatched(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
     alloc.wait_log("stdout", |log| log == b"waiting\n")?;
     let init = alloc.init()?;
     go_away()?;
-    fs::write(env.agent.path().join("client/alloc").join(&alloc.id).join("alloc/data/go"), "")?;
+    fs::write(alloc.shared_directory().join("data/go"), "")?;
     assert!(process::wait_gone(init.pid, Duration::from_secs(20))?, "the task did not end");
     env.agent.launch()?;
     assert_eq!(alloc.wait_exit()?.code, 5, "{:?}", alloc.events()?);
@@ -147,7 +147,7 @@ fn logmon_killed(env: &Env, and_all_above: bool) -> Outcome {
     if and_all_above {
         kill_agent_and_plugin(env)?;
     }
-    let data = env.agent.path().join("client/alloc").join(&alloc.id).join("alloc/data");
+    let data = alloc.shared_directory().join("data");
     fs::write(data.join("go"), "")?;
     watch::until(&data, "the task to write on", lifecycle::LIMIT, || data.join("written").exists().then_some(()))?;
     if !and_all_above {
