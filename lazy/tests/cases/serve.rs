@@ -122,7 +122,7 @@ fn one_background_request_is_sent_before_the_last_chunks_of_a_long_profile_are_h
 
 /// Two processes wait for one chunk of a compressed file, of which the kernel decompresses all pages at once.
 #[test]
-fn a_reader_goes_on_when_another_one_of_the_same_chunk_is_killed() {
+fn beside_a_killed_reader_of_the_same_chunk_a_read_is_right_or_fails_and_the_next_one_is_right() {
     let Some(bench) = Bench::new() else { return };
     let letters: Vec<u8> = noise(5, 4 << 20).iter().map(|byte| b'a' + byte % 16).collect();
     let native = Native::of([letters]);
@@ -157,11 +157,13 @@ fn a_reader_goes_on_when_another_one_of_the_same_chunk_is_killed() {
         source.faults.released.notify_all();
         let read = other.wait_with_output().unwrap();
         let at = (start + second) * 4096;
-        assert!(
-            read.status.success() && read.stdout == expected[at..at + 4096],
-            "page {second} of {start}: {}",
-            read.status
-        );
+        let page = &expected[at..at + 4096];
+        // The kernel may have added the page to the killed reader's decompression, which failed.
+        let expected_output: &[u8] = if read.status.success() { page } else { b"" };
+        assert!(read.stdout == expected_output, "page {second} of {start}: {}", read.status);
+        let mut again = [0; 4096];
+        std::os::unix::fs::FileExt::read_exact_at(&mounted.open(name), &mut again, at as u64).unwrap();
+        assert!(again == page, "page {second} of {start}, read again");
     }
 }
 
