@@ -1,6 +1,6 @@
 //! One method for each call of the driver, with the checks of a Go client.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fixtures::{
     must::Must,
@@ -161,6 +161,8 @@ impl Plugin {
     }
 
     /// The host's process id of a task's first process. It has the task's environment, and its parent does not.
+    ///
+    /// A process that executes a program has no environment for a moment, so the search is repeated.
     pub fn init_pid(&self, task: &Task) -> i32 {
         let marker = format!("NOMAD_ALLOC_ID={}", task.alloc.id);
         let name = format!("NOMAD_TASK_NAME={}", task.config.name);
@@ -169,12 +171,19 @@ impl Plugin {
             let has = |text: &str| environ.split(|byte| *byte == 0).any(|variable| variable == text.as_bytes());
             has(&marker) && has(&name)
         };
-        let members = task.groups.members();
-        let lead = members.iter().copied().find(|pid| {
+        let leads = |pid: &i32| {
             let parent = fixtures::process::status_field(*pid, "PPid").and_then(|ppid| ppid.parse().ok()).unwrap_or(0);
             carries(*pid) && !carries(parent)
-        });
-        lead.must(&format!("the task's first process among {members:?}"))
+        };
+        let deadline = Instant::now() + patient(seconds(5));
+        loop {
+            let members = task.groups.members();
+            if let Some(lead) = members.iter().copied().find(leads) {
+                return lead;
+            }
+            assert!(Instant::now() < deadline, "the task's first process among {members:?}");
+            std::thread::yield_now();
+        }
     }
 
     /// The monitor of a running task.
