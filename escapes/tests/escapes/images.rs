@@ -35,27 +35,27 @@ const fn configured(what: &'static str, fields: fn(&str) -> Value) -> Hostile {
 
 /// All hostile images. The functions get the node's directory.
 pub const HOSTILE: &[Hostile] = &[
-    entry("whose /proc is a link to the node's directory", |directory| link("proc", directory)),
-    entry("whose /sys is a link to the node's directory", |directory| link("sys", directory)),
-    entry("whose /dev is a link to the node's directory", |directory| link("dev", directory)),
-    entry("whose /etc is a link to the node's directory", |directory| link("etc", directory)),
-    entry("whose /tmp is a link to the node's directory", |directory| link("tmp", directory)),
-    entry("whose /alloc is a link to the node's directory", |directory| link("alloc", directory)),
-    entry("whose /local is a link to /proc", |_| link("local", "/proc")),
-    entry("whose /secrets is a link to /sys/kernel", |_| link("secrets", "/sys/kernel")),
-    entry("whose /dev/null is a link to the node's file", |directory| {
+    entry("with /proc as a link to the node's directory", |directory| link("proc", directory)),
+    entry("with /sys as a link to the node's directory", |directory| link("sys", directory)),
+    entry("with /dev as a link to the node's directory", |directory| link("dev", directory)),
+    entry("with /etc as a link to the node's directory", |directory| link("etc", directory)),
+    entry("with /tmp as a link to the node's directory", |directory| link("tmp", directory)),
+    entry("with /alloc as a link to the node's directory", |directory| link("alloc", directory)),
+    entry("with /local as a link to /proc", |_| link("local", "/proc")),
+    entry("with /secrets as a link to /sys/kernel", |_| link("secrets", "/sys/kernel")),
+    entry("with /dev/null as a link to the node's file", |directory| {
         below("dev", Entry::symlink("dev/null", format!("{directory}/{NODES_FILE}")))
     }),
-    entry("whose /dev/console is a link to /proc/sysrq-trigger", |_| {
+    entry("with /dev/console as a link to /proc/sysrq-trigger", |_| {
         below("dev", Entry::symlink("dev/console", "/proc/sysrq-trigger"))
     }),
-    entry("whose /etc/hosts is a link to the node's file", |directory| {
+    entry("with /etc/hosts as a link to the node's file", |directory| {
         link("etc/hosts", &format!("{directory}/{NODES_FILE}"))
     }),
-    entry("whose /etc/resolv.conf is a link to /proc/sys/kernel/core_pattern", |_| {
+    entry("with /etc/resolv.conf as a link to /proc/sys/kernel/core_pattern", |_| {
         link("etc/resolv.conf", "/proc/sys/kernel/core_pattern")
     }),
-    entry("whose /etc/passwd is a link to the node's file", |directory| {
+    entry("with /etc/passwd as a link to the node's file", |directory| {
         link("etc/passwd", &format!("{directory}/{NODES_FILE}"))
     }),
     Hostile {
