@@ -180,6 +180,7 @@ fn command(spec: &Spec, report: RawFd) -> Result<ConfinedCommand, StartError> {
         bounding,
         explicit: Some(explicit),
         report,
+        build_root: None,
     })
 }
 

@@ -79,6 +79,12 @@ pub const ALL: &[Attempt] = &[
         let attributes = [0x0010_0000, 0, 0, user.as_raw_fd() as u64];
         call!(libc::SYS_mount_setattr, libc::AT_FDCWD, c"/", 0, &words(attributes), 32)
     }),
+    Attempt::new("reach the node's files below the root (umount, setns)", || {
+        let own = fs::File::open("/proc/self/ns/mnt")?;
+        uncover(c"/")?;
+        call!(libc::SYS_setns, own.as_raw_fd(), libc::CLONE_NEWNS)?;
+        nodes_file_below("")
+    }),
     Attempt::new("exchange the root (pivot_root)", || call!(libc::SYS_pivot_root, PLACE, PLACE)),
     Attempt::new("leave the root by chroot and an open directory", || {
         let outside = fs::File::open("/")?;

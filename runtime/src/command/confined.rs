@@ -36,6 +36,7 @@ use crate::{
     error::StartError,
     hooks::{self, HookState},
     plan::Hook,
+    rootfs::BuildRoot,
     sys,
 };
 
@@ -79,6 +80,8 @@ pub(crate) struct ConfinedCommand {
     pub explicit: Option<HeldCapabilities>,
     /// A descriptor to which a failure is written as JSON. execve(2) closes it: end of file means success.
     pub report: RawFd,
+    /// The root in which the container was built, if it must be left.
+    pub build_root: Option<BuildRoot>,
 }
 
 impl ConfinedCommand {
@@ -121,6 +124,7 @@ impl ConfinedCommand {
     /// Applies the restrictions to the calling process.
     pub fn restrict(&self) -> Result<(), StartError> {
         let step = |what: &'static str| move |error: io::Error| StartError::internal(format!("{what}: {error}"));
+        self.build_root.map_or(Ok(()), BuildRoot::leave).map_err(step("entering the container's root"))?;
         if self.terminal {
             prepare_terminal(self.uid).map_err(step("preparing the terminal"))?;
         }

@@ -53,6 +53,7 @@ pub(crate) fn confined_command(
         bounding,
         explicit: None,
         report,
+        build_root: None,
     })
 }
 

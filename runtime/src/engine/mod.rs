@@ -5,18 +5,17 @@
 //! afterwards: the monitor's creator. The container's first process becomes the monitor's child. The last steps before
 //! the command are ours ([`ConfinedCommand`]): libcontainer does not make all of them, or not in the right order.
 //!
-//! libcontainer makes the first process with an intermediate process, which finds the cgroups and joins them. On cgroup
-//! v1 it reads the table of mounts for each controller. A caller that is a member of the cgroups needs no such process:
-//! the first process is forked here, and libcontainer begins in it ([`fork_init`]).
+//! The first process is made here, and libcontainer begins in it ([`fork_init`]). It begins in the root of the
+//! building, which the command leaves ([`RootExchange`]).
 
 mod executor;
+mod first_process;
 #[cfg(feature = "bundle")]
 mod stored;
 mod trace;
 
 use std::{
     fs,
-    io::{self, Read, Write},
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     rc::Rc,
@@ -27,16 +26,13 @@ use libcontainer::{
     container::{Container, ContainerStatus},
     error::{LibcontainerError, MissingSpecError},
     notify_socket::{NOTIFY_FILE, NotifyListener, NotifySocket},
-    oci_spec::runtime::{HookBuilder, HooksBuilder, LinuxNamespaceType, Spec},
+    oci_spec::runtime::{Hooks, LinuxNamespaceType, Spec},
     process::{
         args::{ContainerArgs, ContainerType},
-        channel::{MainReceiver, init_channel, main_channel},
-        container_main_process::{ProcessError, container_main_process},
-        init::container_init_process,
+        channel::MainReceiver,
     },
     syscall::syscall::SyscallType,
     tty::setup_console_socket,
-    user_ns::UserNamespaceConfig,
     validator::Validator,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -53,13 +49,12 @@ use crate::{
     command::ConfinedCommand,
     error::StartError,
     hooks,
-    id_map::{become_root, map_process},
     plan::{ContainerId, IdRange},
-    role::HookMoment,
+    rootfs::RootExchange,
     state::{TaskDir, private_dir},
-    sys::{self, Fork},
 };
 use executor::CommandExecutor;
+use first_process::{InitRequest, fork_init};
 
 /// The file name of the console socket in the engine's directory.
 const CONSOLE: &str = "console-socket";
@@ -80,8 +75,10 @@ pub(crate) struct BuildRequest<'a> {
     pub ids: Option<IdRange>,
     /// The task's directory, if hooks run before the root is entered.
     pub hooks: Option<&'a TaskDir>,
-    /// Whether the caller is a member of the container's cgroups. Otherwise libcontainer creates and joins them.
+    /// Whether the caller is a member of the container's cgroups. Otherwise libcontainer's manager makes them.
     pub in_cgroups: bool,
+    /// The mounts of the caller and of the container's root.
+    pub exchange: RootExchange,
 }
 
 /// A container that its first process builds. It then waits for [`BuiltContainer::start`].
@@ -101,7 +98,9 @@ pub(crate) fn build(request: BuildRequest<'_>) -> Result<BuiltContainer, StartEr
     let socket = request.state.join(NOTIFY_FILE);
     let hooks = request.hooks;
     match create(request, &socket) {
-        Ok((init, building)) => Ok(BuiltContainer { init, building, socket: NotifySocket::new(socket), errors }),
+        Ok((init, building)) => {
+            Ok(BuiltContainer { init, building: Some(building), socket: NotifySocket::new(socket), errors })
+        }
         Err(error) => {
             let failure = hooks.and_then(hooks::failure);
             Err(failure.unwrap_or_else(|| errors.explain("making the container", &error)))
@@ -109,23 +108,18 @@ pub(crate) fn build(request: BuildRequest<'_>) -> Result<BuiltContainer, StartEr
     }
 }
 
-/// The container's first process, and the channel through which it reports, unless it has done so.
-type Init = (i32, Option<MainReceiver>);
-
 /// Makes the container's first process. It waits for its start at `socket`.
-fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, LibcontainerError> {
+fn create(request: BuildRequest<'_>, socket: &Path) -> Result<(i32, MainReceiver), LibcontainerError> {
     let mut spec = request.spec;
-    let container = request.hooks.map(|task| with_hook_runner(&mut spec, request.id, task)).transpose()?;
+    let container = request.hooks.map(|task| with_hook_request(&mut spec, request.id, task)).transpose()?;
     Validator::validate_spec(&spec)?;
+    without_mount_namespace(&mut spec);
     let rootfs = spec.root().as_ref().ok_or(MissingSpecError::Root)?.path();
     let rootfs = fs::canonicalize(rootfs).map_err(LibcontainerError::OtherIO)?;
     let cgroup_path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().clone()).unwrap_or_default();
     let console = request.console_socket.as_deref();
     let console = console.map(|socket| setup_console_socket(request.state, socket, CONSOLE)).transpose()?;
     let [stdin, stdout, stderr] = &request.stdio;
-    // `fork_init` makes the user namespace itself.
-    let new_user_namespace = spec.linux().as_ref().filter(|_| request.ids.is_some() && !request.in_cgroups);
-    let user_ns_config = new_user_namespace.map(UserNamespaceConfig::try_from).transpose()?;
     let args = ContainerArgs {
         container_type: ContainerType::InitContainer,
         syscall: SyscallType::default(),
@@ -134,7 +128,8 @@ fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, Libcontainer
         notify_listener: NotifyListener::new(socket)?,
         preserve_fds: 0,
         container,
-        user_ns_config,
+        // `fork_init` makes the user namespace.
+        user_ns_config: None,
         cgroup_config: CgroupConfig { cgroup_path, systemd_cgroup: false, container_name: request.id.to_string() },
         detached: true,
         executor: Box::new(CommandExecutor::new(request.command)),
@@ -148,84 +143,22 @@ fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, Libcontainer
     };
     // A process that is about to change its namespaces must not be readable by processes in them.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| LibcontainerError::OtherIO(error.into()))?;
-    match request.in_cgroups {
-        true => fork_init(&args, request.ids, request.hooks),
-        false => Ok((container_main_process(&args)?.as_raw(), None)),
-    }
+    let BuildRequest { ids, hooks, in_cgroups, exchange, .. } = request;
+    fork_init(&args, InitRequest { ids, hooks, in_cgroups, exchange })
 }
 
-/// Lets libcontainer wait for the hook runner before the root is entered. It only runs hooks of a container with a
-/// state, which is the result.
-fn with_hook_runner(spec: &mut Spec, id: &ContainerId, task: &TaskDir) -> Result<Container, LibcontainerError> {
-    let (path, args) = hooks::runner_hook(task.path()).map_err(LibcontainerError::OtherIO)?;
-    let runner = HookBuilder::default().path(path).args(args).build()?;
-    spec.set_hooks(Some(HooksBuilder::default().create_runtime(vec![runner]).build()?));
+/// Lets libcontainer ask for the hooks before it enters the root. It only does so for a container with a state: the
+/// result.
+fn with_hook_request(spec: &mut Spec, id: &ContainerId, task: &TaskDir) -> Result<Container, LibcontainerError> {
+    spec.set_hooks(Some(Hooks::default()));
     Container::new(id.as_str(), ContainerStatus::Creating, None, &task.bundle(), task.path())
 }
 
-/// Forks the container's first process, which is born in the caller's cgroups.
-fn fork_init(args: &ContainerArgs, ids: Option<IdRange>, hooks: Option<&TaskDir>) -> Result<Init, LibcontainerError> {
-    let (mut to_caller, mut from_init) = main_channel().map_err(ProcessError::from)?;
-    // libcontainer only listens to it for hooks, and for network devices, which our specs do not have.
-    let (mut to_init, mut from_caller) = init_channel().map_err(ProcessError::from)?;
-    let namespaces = args.spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
-    let own_pids = namespaces.is_some_and(|list| list.iter().any(|one| one.typ() == LinuxNamespaceType::Pid));
-    let forked = match ids {
-        None if own_pids => sys::unshare_children_pids().and_then(|()| sys::fork_sibling()),
-        None => sys::fork_sibling(),
-        Some(ids) => fork_with_ids(ids, own_pids),
-    };
-    let init = match forked.map_err(LibcontainerError::OtherIO)? {
-        Fork::Child => {
-            if let Err(error) = container_init_process(args, &mut to_caller, &mut from_caller) {
-                tracing::error!("the container's first process: {}", trace::with_causes(&error));
-                // If sending fails, the caller sees the end of this process.
-                drop(to_caller.exec_failed(error.to_string()));
-            }
-            sys::exit_now(255)
-        }
-        Fork::Parent(pid) => pid,
-    };
-    // The other ends must be closed here, so that the end of the first process is noticed.
-    to_caller.close().map_err(ProcessError::from)?;
-    if let Some(task) = hooks {
-        from_init.wait_for_hook_request().map_err(ProcessError::from)?;
-        // The first hooks run in the node's namespaces.
-        sys::rejoin_own_pids().map_err(LibcontainerError::OtherIO)?;
-        let state = format!("{{\"pid\":{}}}", init.as_raw_nonzero());
-        let run = hooks::run_here(task, HookMoment::Create, state.as_bytes());
-        run.map_err(|error| LibcontainerError::Other(error.message))?;
-        to_init.hook_done().map_err(ProcessError::from)?;
-    }
-    to_init.close().map_err(ProcessError::from)?;
-    from_caller.close().map_err(ProcessError::from)?;
-    Ok((init.as_raw_nonzero().get(), Some(from_init)))
-}
-
-/// Forks a sibling that is root of a new user namespace with these ids.
-fn fork_with_ids(ids: IdRange, own_pids: bool) -> io::Result<Fork> {
-    let (mut mapped, mut mapping) = io::pipe()?;
-    match sys::fork_sibling_in_user_namespace(own_pids)? {
-        Fork::Child => {
-            drop(mapping);
-            let mut settle = || -> io::Result<()> {
-                mapped.read_exact(&mut [0])?;
-                become_root()?;
-                // The keyring of the creator belongs to the node's root.
-                sys::join_new_session_keyring()
-            };
-            match settle() {
-                Ok(()) => Ok(Fork::Child),
-                // The creator has ended, or reports its own error.
-                Err(_) => sys::exit_now(255),
-            }
-        }
-        Fork::Parent(pid) => {
-            // Without the mapping, the process ends when the pipe is closed.
-            map_process(pid.as_raw_nonzero().get(), ids)?;
-            mapping.write_all(&[0])?;
-            Ok(Fork::Parent(pid))
-        }
+/// Takes the mount namespace out of a spec: the first process has one when libcontainer begins in it. Without one in
+/// the spec, libcontainer enters the root by chroot(2).
+fn without_mount_namespace(spec: &mut Spec) {
+    if let Some(list) = spec.linux_mut().as_mut().and_then(|linux| linux.namespaces_mut().as_mut()) {
+        list.retain(|namespace| namespace.typ() != LinuxNamespaceType::Mount);
     }
 }
 

@@ -20,7 +20,7 @@ mod runner;
 mod state;
 
 pub(crate) use run::run_all;
-pub(crate) use runner::{failure, main, run_here, runner_hook};
+pub(crate) use runner::{failure, main, run_here};
 pub(crate) use state::{HookPlan, HookState};
 
 use crate::plan::{Hook, HookStage};

@@ -11,7 +11,6 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
     },
-    path::Path,
     process::{Command, ExitCode, Stdio},
 };
 
@@ -155,14 +154,6 @@ fn join_cgroup(task: &TaskDir) -> Result<(), StartError> {
         Some(groups) => Ok(groups.join_unified().context(|| "joining the container's cgroup".to_owned())?),
         None => Ok(()),
     }
-}
-
-/// The program and arguments of the runner for the engine, which gives it the container's state. This process is the
-/// sealed copy of our binary.
-pub(crate) fn runner_hook(task: &Path) -> io::Result<(&'static str, Vec<String>)> {
-    let mut args = vec!["oci-rs".to_owned()];
-    args.extend(Role::Hooks(HooksArgs { task: task.to_owned(), moment: HookMoment::Create }).to_args()?);
-    Ok(("/proc/self/exe", args))
 }
 
 /// Runs the runner, and waits for its end. This process is the sealed copy of our binary.

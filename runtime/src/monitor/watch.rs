@@ -83,7 +83,7 @@ fn count_unread(task: &TaskDir, outputs: Outputs) -> io::Result<()> {
 
 /// Copies the terminal's output to the log, and drains the logs, until the container has ended.
 fn serve_output(running: &mut RunningContainer) -> io::Result<()> {
-    // libcontainer's intermediate process is a zombie since before the command was executed.
+    // Another child may be the guard of incomplete layers.
     while let Some(other) = peek_ended_child(false)?.filter(|child| child.pid != running.init.pid) {
         match &mut running.layers {
             // The plugin may have ended it already, as the layers are complete.

@@ -16,6 +16,7 @@
 //! - `probe`: whether overlayfs works in a data directory; `id_map_probe`: whether user namespaces work on the node.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
 //! - `second_mounts`, `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
+//! - `root_exchange`: the change from the root of the building to the container's.
 //! - `device_nodes`: devices of a container with a user namespace of its own.
 //! - `network_namespace`: the network namespace that a container joins.
 //! - `debug_root`: the root of a command that runs with a debug image.
@@ -40,6 +41,7 @@ mod overlay;
 mod probe;
 mod relabel;
 mod root;
+mod root_exchange;
 mod second_mounts;
 mod sized_layer;
 mod volume;
@@ -64,6 +66,7 @@ pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
 pub(crate) use relabel::{relabel, relabel_file, relabel_most, relabel_open};
 pub(crate) use root::Root;
+pub(crate) use root_exchange::{BuildRoot, RootExchange};
 pub(crate) use sized_layer::SizedLayer;
 pub(crate) use volume::{create_volume, fill_if_empty};
 pub use volume_import::VolumeImport;

@@ -475,13 +475,13 @@ fn init_reports_a_missing_command() {
 fn terminal() {
     let node = Node::new();
     for init in [false, true] {
-        let mut plan = node.plan("tty; stty size; stat -c %u $(tty); echo err >&2; id -u");
+        let mut plan = node.plan("tty; readlink /proc/self/fd/2; stty size; stat -c %u $(tty); echo err >&2; id -u");
         plan.terminal = true;
         plan.init = init;
         plan.user = "web".to_owned();
         let (exit, out, err) = node.run(plan);
         assert_eq!((exit.exit_code, err.as_str()), (0, ""));
-        assert_eq!(out, "/dev/pts/0\r\n24 80\r\n1000\r\nerr\r\n1000\r\n");
+        assert_eq!(out, "/dev/pts/0\r\n/dev/pts/0\r\n24 80\r\n1000\r\nerr\r\n1000\r\n");
     }
 }
 

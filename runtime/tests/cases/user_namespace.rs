@@ -33,6 +33,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("userns_devices_belong_to_its_users", devices_belong_to_its_users),
     ("userns_network_of_the_node", network_of_the_node),
     ("userns_standard_mounts", standard_mounts),
+    ("userns_mounts_of_the_start_are_locked", mounts_of_the_start_are_locked),
     ("userns_obstacles_are_named", obstacles_are_named),
     ("userns_mount_that_cannot_be_mapped", mount_that_cannot_be_mapped),
     ("userns_refusals_of_the_kernel_are_told", refusals_of_the_kernel_are_told),
@@ -375,6 +376,25 @@ fn standard_mounts() {
     let (exit, out, err) = node.run(plan);
     let expected = format!("{}750 1000:44\n1777 0:0\n123\nread-only\n", "1\n".repeat(7));
     assert_eq!((exit.exit_code, out, err.as_str()), (0, expected, ""));
+}
+
+/// A container that may mount can neither unmount the mounts with which it began nor make them writable.
+fn mounts_of_the_start_are_locked() {
+    let node = Node::new();
+    let directory = node.directory.path().join("alloc/data");
+    fs::create_dir_all(&directory).expect("a directory");
+    let script = "umount /data; umount -l /etc/hosts; mount -o remount,bind,rw /ro; echo x > /ro/x
+        mount -t tmpfs none /data && umount /data && echo mounts and unmounts its own; readlink /proc/self/fd/0";
+    let mut plan = plan(&node, script);
+    plan.security.capabilities.push("CAP_SYS_ADMIN".to_owned());
+    plan.files = vec![("/etc/hosts".to_owned(), "127.0.0.1 localhost\n".to_owned())];
+    plan.mounts = vec![bind(&directory, "/data"), Mount { readonly: true, ..bind(&directory, "/ro") }];
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "mounts and unmounts its own\n/dev/null\n", "{err}");
+    let refused: Vec<&str> = err.lines().map(|line| line.rsplit(": ").next().unwrap_or(line)).collect();
+    let expected =
+        ["Invalid argument", "Invalid argument", "permission denied (are you root?)", "Read-only file system"];
+    assert_eq!(refused, expected, "{err}");
 }
 
 /// A change of a plan.

@@ -12,13 +12,13 @@ use crate::{
     command::{ConfinedCommand, OwnLabels, raise_hard_limits},
     console_socket::ConsoleSocket,
     engine::{self, BuildRequest, BuiltContainer},
-    error::StartError,
+    error::{Context, StartError},
     hooks::{self, HookState},
     monitor::report::CreatedContainer,
     plan::{ContainerPlan, Hook, HookStage},
     process::ProcessRef,
     resctrl::ClassMembership,
-    rootfs::{HeldNetwork, Layers, Root},
+    rootfs::{EmptyNamespace, HeldNetwork, Layers, Root, RootExchange},
     selinux::SelinuxLabels,
     spec::CGROUP_DIR,
     user::ResolvedUser,
@@ -53,6 +53,7 @@ impl CgroupsJoined {
         if plan.id_range().is_some() {
             raise_hard_limits(&written.command.rlimits)?;
         }
+        let exchange = root_exchange(job, plan)?;
         let request = BuildRequest {
             id: &plan.id,
             state: &job.task.engine_state(),
@@ -65,11 +66,13 @@ impl CgroupsJoined {
                 start_hooks: start_hooks(job, plan),
                 own_labels: own_labels(plan),
                 ends_with_monitor: job.args.layer_group.is_some(),
+                build_root: Some(exchange.build_root()),
                 ..written.command
             },
             ids: plan.id_range(),
             hooks: plan.has_create_hooks().then_some(job.task),
             in_cgroups: written.recorded.groups.version == Version::V1,
+            exchange,
         };
         failpoint::at("creator-before-build");
         Ok(Built {
@@ -108,6 +111,12 @@ impl Built {
         let private_pid = plan.namespaces.private_pid;
         Ok(CreatedContainer { init: init.release(), user, private_pid, events_before })
     }
+}
+
+/// Copies the mounts of this process and of the container's root.
+fn root_exchange(job: &Job<'_>, plan: &ContainerPlan) -> Result<RootExchange, StartError> {
+    let prepare = || RootExchange::prepare(EmptyNamespace::open(&job.args.empty_mounts)?, &job.rootfs(plan));
+    Ok(prepare().context(|| "copying the mounts of the building".to_owned())?)
 }
 
 /// The labels that the command sets itself, because it does not inherit them.
