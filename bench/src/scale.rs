@@ -1,7 +1,8 @@
 //! Many tasks on one node: the time of one more start, and the plugin's processor time while the tasks are idle.
 //!
-//! A machine may become slower during the measurement. The starts are therefore measured again while tasks are removed.
-//! An effect of the number of tasks is gone then, an effect of the machine is not.
+//! A machine may become slower during the measurement. The starts are therefore measured again while tasks are removed:
+//! an effect of the number of tasks is gone then, an effect of the machine is not. Many machines change within a
+//! minute, so that few and many tasks are also compared in turns of some seconds.
 
 use std::{
     io::{BufRead, BufReader, Lines, Write},
@@ -31,13 +32,16 @@ const SPARSE: usize = 5;
 /// On the way back, `GO` tasks are removed and `COME` tasks are started, in turns.
 const GO: usize = 25;
 const COME: usize = 5;
+/// Few and many tasks are compared in this many turns, with this many starts in each half of a turn.
+const TURNS: usize = 6;
+const COMPARED: usize = 25;
 /// The kernel continues to clean up for a moment after tasks have ended.
 const SETTLE: Duration = Duration::from_millis(500);
 const WATCH: Duration = Duration::from_secs(10);
 /// The clock ticks per second in `/proc/<pid>/stat` (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// Measures both tables, only for oci-rs.
+/// Measures all tables, only for oci-rs.
 pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
     let data = workdir.fresh("scale");
     let Some((_registry, image)) = images::small() else { return };
@@ -69,11 +73,13 @@ pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
                 step.floors.push(floor.measure());
             }
         }
+        floor.end();
+        let compared = turns(&mut ours, &image, &mut tasks).await;
         for task in &tasks {
             ours.remove(task).await;
         }
-        floor.end();
         table(&ours, &steps);
+        compare(&ours, &compared);
         say(&format!(
             "\n### {}, the plugin with {WATCHED} idle tasks\n\n| | % of one processor |\n|---|---:|",
             ours.name
@@ -97,6 +103,34 @@ async fn start(ours: &mut Ours, image: &str) -> (Task, Duration) {
     let begun = Instant::now();
     ours.plugin.started(&task).await;
     (task, begun.elapsed())
+}
+
+/// The starts with few and with many tasks, in turns.
+#[derive(Default)]
+struct Turns {
+    few: Vec<Duration>,
+    many: Vec<Duration>,
+}
+
+async fn turns(ours: &mut Ours, image: &str, tasks: &mut Vec<Task>) -> Turns {
+    let mut turns = Turns::default();
+    for _ in 0..TURNS {
+        for (number, times) in [(STEP, &mut turns.few), (MANY, &mut turns.many)] {
+            for task in tasks.split_off(tasks.len().min(number - COMPARED)) {
+                ours.remove(&task).await;
+            }
+            while tasks.len() < number - COMPARED {
+                tasks.push(start(ours, image).await.0);
+            }
+            tokio::time::sleep(SETTLE).await;
+            for _ in 0..COMPARED {
+                let (task, took) = start(ours, image).await;
+                tasks.push(task);
+                times.push(took);
+            }
+        }
+    }
+    turns
 }
 
 /// The lower bound: the kernel's time for a process in new namespaces, which does not depend on the number of tasks. A
@@ -131,12 +165,27 @@ impl Floor {
     }
 }
 
+fn compare(ours: &Ours, turns: &Turns) {
+    let [few, many] = [&turns.few, &turns.many].map(|times| middle(times));
+    say(&format!(
+        "\n### {}, StartTask beside few and many tasks in {TURNS} turns, ms\n\n| {} to {STEP} | {} to {MANY} | more \
+         |\n|---:|---:|---:|\n| {few:.1} | {many:.1} | {:.0} % |",
+        ours.name,
+        STEP - COMPARED + 1,
+        MANY - COMPARED + 1,
+        100.0 * (many / few - 1.0)
+    ));
+}
+
+fn middle(times: &[Duration]) -> f64 {
+    median(&times.iter().map(milliseconds).collect::<Vec<_>>()).unwrap_or_default()
+}
+
 fn table(ours: &Ours, steps: &[Step]) {
     let title = "StartTask of one more task, ms; beside it unshare --pid --ipc --uts --fork true";
     let head = "| tasks | median | lowest | highest | on the way back: median | unshare: median \
                 |\n|---|---:|---:|---:|---:|---:|";
     say(&format!("\n### {}, {title}\n\n{head}", ours.name));
-    let middle = |times: &[Duration]| median(&times.iter().map(milliseconds).collect::<Vec<_>>()).unwrap_or_default();
     for (number, step) in steps.iter().enumerate() {
         let (low, high) = range(step.starts.iter().map(milliseconds));
         say(&format!(

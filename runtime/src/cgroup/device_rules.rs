@@ -46,16 +46,13 @@ pub(super) fn standard_rules() -> impl Iterator<Item = DeviceRule> {
         .chain([character(136, None), make(false), make(true)])
 }
 
-/// The lines for `devices.allow` of a cgroup v1 that allows nothing yet: the standard rules and these.
-pub(super) fn allow_lines(rules: &[DeviceRule]) -> impl Iterator<Item = String> {
-    standard_rules().chain(rules.iter().copied()).map(|rule| {
-        let number = |number: Option<u32>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());
-        let kind = if rule.block { 'b' } else { 'c' };
-        let letters = [(Access::READ, 'r'), (Access::WRITE, 'w'), (Access::MAKE_NODE, 'm')];
-        let access: String =
-            letters.iter().filter(|(bit, _)| rule.access.0 & bit != 0).map(|(_, letter)| letter).collect();
-        format!("{kind} {}:{} {access}", number(rule.major), number(rule.minor))
-    })
+/// The line of a rule for `devices.allow` of a cgroup v1.
+pub(super) fn allow_line(rule: &DeviceRule) -> String {
+    let number = |number: Option<u32>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());
+    let kind = if rule.block { 'b' } else { 'c' };
+    let letters = [(Access::READ, 'r'), (Access::WRITE, 'w'), (Access::MAKE_NODE, 'm')];
+    let access: String = letters.iter().filter(|(bit, _)| rule.access.0 & bit != 0).map(|(_, letter)| letter).collect();
+    format!("{kind} {}:{} {access}", number(rule.major), number(rule.minor))
 }
 
 #[cfg(test)]
@@ -65,7 +62,7 @@ mod tests {
     #[test]
     fn rules_become_lines_of_devices_allow() {
         let kmsg = DeviceRule { block: false, major: Some(1), minor: Some(11), access: Access::from_letters("wr") };
-        let lines: Vec<String> = allow_lines(&[kmsg]).collect();
+        let lines: Vec<String> = standard_rules().chain([kmsg]).map(|rule| allow_line(&rule)).collect();
         assert_eq!(lines.first().map(String::as_str), Some("c 1:3 rwm"));
         assert_eq!(&lines[7..], ["c 136:* rwm", "c *:* m", "b *:* m", "c 1:11 rw"]);
     }

@@ -1,8 +1,9 @@
 //! The membership of the creating process in a container's cgroups v1, while it creates the container.
 //!
 //! libcontainer would move the container's first process through `cgroup.procs`, which takes a slow lock (see
-//! [`join()`]). So the creator is a member of the cgroups while it creates the container, and libcontainer is told so
-//! ([`BuildRequest`](crate::engine::BuildRequest)). The creator's children are then members from the beginning.
+//! [`join()`](super::join())). So the creator is a member of the cgroups while it creates the container, and
+//! libcontainer is told so ([`BuildRequest`](crate::engine::BuildRequest)). The creator's children are then members
+//! from the beginning.
 
 use std::{
     fs::{self, File},
@@ -12,9 +13,9 @@ use std::{
 
 use super::{
     container::Cgroups,
-    device_rules::{DeviceRule, allow_lines},
+    device_rules::{DeviceRule, allow_line, standard_rules},
     hierarchy,
-    join::{cgroups_of_process, join},
+    join::cgroups_of_process,
     version::Version,
 };
 use crate::{
@@ -22,11 +23,14 @@ use crate::{
     plan::{CgroupPlacement, Resources},
 };
 
-/// The cgroups of a container: they exist and have their limits, except for the devices. Any thread can make them.
+/// The cgroups of a container: they exist and have their limits. Of the devices, only those of every container are
+/// allowed. Any thread can make them.
 #[must_use]
 pub(crate) struct PreparedCgroups {
     /// The directories, in the order of the members.
     directories: Vec<PathBuf>,
+    /// The open files through which a process joins them.
+    tasks: Vec<File>,
     guard: MembershipGuard,
 }
 
@@ -58,11 +62,11 @@ impl Setting {
 const DEFERRED: [&str; 3] = ["cpu.shares", "cpu.cfs_quota_us", "pids.max"];
 
 impl PreparedCgroups {
-    /// Creates the missing cgroups, and sets the limits of all, except for the devices. Does nothing on v2.
+    /// Creates the missing cgroups, and sets the limits of all. Does nothing on v2.
     pub fn prepare(cgroups: &Cgroups, placement: &CgroupPlacement, limits: &Resources) -> Result<Self, RuntimeError> {
         let mut guard = MembershipGuard { own_cgroups: Vec::new(), deferred: Vec::new() };
         if cgroups.version == Version::V2 {
-            return Ok(Self { directories: Vec::new(), guard });
+            return Ok(Self { directories: Vec::new(), tasks: Vec::new(), guard });
         }
         guard.own_cgroups = open_own_cgroups().context(|| "looking at our own control groups".to_owned())?;
         let directories = create_directories(cgroups, placement)?;
@@ -74,18 +78,26 @@ impl PreparedCgroups {
                 setting.write()?;
             }
         }
-        Ok(Self { directories, guard })
+        let everything = ("devices.deny", "a".to_owned());
+        let standard = standard_rules().map(|rule| ("devices.allow", allow_line(&rule)));
+        for (file, line) in [everything].into_iter().chain(standard) {
+            open_setting(cgroups, &directories, "devices", file, line)?.write()?;
+        }
+        let tasks: io::Result<_> = directories.iter().map(|directory| open(&directory.join("tasks"))).collect();
+        let tasks = tasks.context(|| "opening the container's control groups".to_owned())?;
+        Ok(Self { directories, tasks, guard })
     }
 
-    /// Restricts the devices, and lets this process join the cgroups. Does nothing on v2. Without rules all devices are
-    /// allowed.
+    /// Allows the devices of the rules, and lets this process join the cgroups. Does nothing on v2. Without rules all
+    /// devices are allowed.
     pub fn enter(self, cgroups: &Cgroups, rules: Option<&[DeviceRule]>) -> Result<MembershipGuard, RuntimeError> {
-        let Self { directories, guard } = self;
+        let Self { directories, tasks, guard } = self;
         if cgroups.version == Version::V1 {
-            for (file, line) in device_settings(rules) {
-                open_setting(cgroups, &directories, "devices", file, line)?.write()?;
+            let lines = rules.map_or_else(|| vec!["a".to_owned()], |rules| rules.iter().map(allow_line).collect());
+            for line in lines {
+                open_setting(cgroups, &directories, "devices", "devices.allow", line)?.write()?;
             }
-            join(&directories).context(|| "joining the container's control groups".to_owned())?;
+            join_by(&tasks).context(|| "joining the container's control groups".to_owned())?;
         }
         Ok(guard)
     }
@@ -94,8 +106,7 @@ impl PreparedCgroups {
 impl MembershipGuard {
     /// Returns to the own cgroups. Processes that were forked meanwhile stay in the container's cgroups.
     pub fn leave(self) -> Result<DeferredLimits, RuntimeError> {
-        let left = self.own_cgroups.iter().try_for_each(|mut cgroup| cgroup.write_all(b"0"));
-        left.context(|| "leaving the container's control groups".to_owned())?;
+        join_by(&self.own_cgroups).context(|| "leaving the container's control groups".to_owned())?;
         Ok(DeferredLimits(self.deferred))
     }
 }
@@ -150,6 +161,11 @@ fn open_own_cgroups() -> io::Result<Vec<File>> {
     cgroups_of_process(own)?.iter().map(|cgroup| open(&cgroup.join("tasks"))).collect()
 }
 
+/// Moves this process, which must have one thread, to the cgroups of these open files. Zero means the writing thread.
+fn join_by(tasks: &[File]) -> io::Result<()> {
+    tasks.iter().try_for_each(|mut tasks| tasks.write_all(b"0"))
+}
+
 fn open(path: &Path) -> io::Result<File> {
     fs::OpenOptions::new().write(true).open(path)
 }
@@ -181,18 +197,6 @@ fn settings(limits: &Resources, accounts_swap: bool) -> Vec<(&'static str, &'sta
     list
 }
 
-/// The files of the devices and the lines for them, in their order. Without rules all devices are allowed.
-fn device_settings(rules: Option<&[DeviceRule]>) -> Vec<(&'static str, String)> {
-    let all = || "a".to_owned();
-    match rules {
-        None => vec![("devices.allow", all())],
-        Some(rules) => {
-            let allowed = allow_lines(rules).map(|line| ("devices.allow", line));
-            [("devices.deny", all())].into_iter().chain(allowed).collect()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,13 +215,5 @@ mod tests {
         let rest = ["memory.swappiness 0", "cpu.cfs_quota_us -1", "cpuset.cpus 0-1"];
         assert_eq!(files(&limits, false), [&[memory], &rest[..]].concat());
         assert_eq!(files(&limits, true), [&[memory, "memory.memsw.limit_in_bytes 4096"], &rest[..]].concat());
-    }
-
-    #[test]
-    fn all_devices_are_denied_before_some_are_allowed() {
-        let list = device_settings(Some(&[]));
-        assert_eq!(list[0], ("devices.deny", "a".to_owned()));
-        assert!(list.len() > 5 && list[1..].iter().all(|(file, _)| *file == "devices.allow"));
-        assert_eq!(device_settings(None), [("devices.allow", "a".to_owned())]);
     }
 }

@@ -23,9 +23,6 @@ use rustix::{
     time::Timespec,
 };
 
-/// `O_ACCMODE | O_PATH` of open(2). A descriptor that is open for reading alone has none of these bits.
-const NOT_READ_ONLY: u32 = 0o3 | 0o10_000_000;
-
 /// Bytes to discard at once: more than a FIFO holds.
 const AT_ONCE: usize = 1 << 20;
 
@@ -115,25 +112,23 @@ fn find_read(process: &Path, fifos: &[Fifo], found: &mut HashSet<FileId>) -> io:
         if !fifos.iter().any(|fifo| fifo.name == last) {
             continue;
         }
-        let (Ok(metadata), Ok(info)) =
-            (fs::metadata(descriptor.path()), fs::read_to_string(process.join("fdinfo").join(descriptor.file_name())))
-        else {
+        // Monitors have both ends of their FIFOs open. The link tells that without a look at the file.
+        if !fs::symlink_metadata(descriptor.path()).is_ok_and(|link| is_read_only(link.mode())) {
             continue;
-        };
+        }
+        let Ok(metadata) = fs::metadata(descriptor.path()) else { continue };
         let id = FileId { device: metadata.dev(), inode: metadata.ino() };
-        if fifos.iter().any(|fifo| fifo.id == id) && is_read_only(&info) {
+        if fifos.iter().any(|fifo| fifo.id == id) {
             found.insert(id);
         }
     }
     Ok(())
 }
 
-/// Whether a descriptor is open for reading alone, by the flags in its file of `/proc/<pid>/fdinfo`
-/// (proc_pid_fdinfo(5)).
-fn is_read_only(info: &str) -> bool {
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-    flags.is_some_and(|flags| flags & NOT_READ_ONLY == 0)
+/// Whether a descriptor is open for reading alone, by the mode of its link in `/proc/<pid>/fd`: the owner's bits are
+/// those for which it is open, and one that is open with `O_PATH` has none (proc_pid_fd(5)).
+fn is_read_only(mode: u32) -> bool {
+    mode & (libc::S_IRUSR | libc::S_IWUSR) == libc::S_IRUSR
 }
 
 fn gone(error: &io::Error) -> bool {
@@ -142,24 +137,35 @@ fn gone(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{
+        os::{fd::AsRawFd, unix::fs::PermissionsExt},
+        process::{Command, Stdio},
+    };
 
     use super::*;
 
     #[test]
-    fn the_flags_tell_a_reader_from_other_descriptors() {
+    fn the_link_of_a_descriptor_tells_a_reader_from_the_others() {
+        use rustix::fs::{CWD, Mode, OFlags, openat};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fifo");
+        rustix::fs::mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).unwrap();
+        // The mode of the file itself does not count.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
         for (flags, expected) in [
-            ("0100000", true),
-            ("02104000", true),
-            ("0100001", false),
-            ("0100002", false),
-            ("012100000", false),
-            ("", false),
-            ("9", false),
+            (OFlags::RDWR, false),
+            (OFlags::RDONLY | OFlags::NONBLOCK, true),
+            (OFlags::WRONLY | OFlags::NONBLOCK, false),
+            (OFlags::PATH, false),
         ] {
-            assert_eq!(is_read_only(&format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n")), expected, "{flags:?}");
+            let (held, opened) = (
+                openat(CWD, &path, OFlags::RDWR, Mode::empty()).unwrap(),
+                openat(CWD, &path, flags, Mode::empty()).unwrap(),
+            );
+            let link = fs::symlink_metadata(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
+            assert_eq!(is_read_only(link.mode()), expected, "{flags:?}");
+            drop(held);
         }
-        assert!(!is_read_only(""));
     }
 
     #[test]

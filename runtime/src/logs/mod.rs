@@ -27,7 +27,7 @@ pub use drainer::{Drained, FifoDrainer};
 pub use dropped::DroppedBytes;
 pub use fifo::{Fifo, FileId, readers_of, waiting_bytes};
 pub(crate) use fifo::{discard, is_full};
-pub(crate) use output::{HeldFifo, LogStream, Outputs};
+pub(crate) use output::{HeldFifo, LogStream, Outputs, open_handle};
 pub use reader::Action;
 pub use stream::OutputStream;
 pub(crate) use unread::{UnreadWatch, Verdict};

@@ -3,20 +3,14 @@
 //! A log is a FIFO or `/dev/null`. A FIFO is opened without following a link, for reading and writing, by the monitor
 //! and for the container. As long as either lives, the death of the FIFO's reader does not kill the container with
 //! SIGPIPE, and the next reader finds the FIFO in order. When both have ended, the reader sees the end of the output.
-//!
-//! A FIFO is opened through a mount of its own that is attached nowhere. So its path in `/proc/<pid>/fd` is `/`, and a
-//! container sees no path of the host.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchown, fstat, open, openat},
-    mount::{OpenTreeFlags, open_tree},
-};
+use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchown, fstat, open, openat};
 
 use super::{
     fifo::{Fifo, waiting_bytes},
@@ -38,7 +32,8 @@ pub(crate) struct Outputs {
 /// One log.
 #[derive(Debug)]
 pub(crate) struct LogStream {
-    /// An O_PATH handle on the checked file. That of a FIFO leads through a mount of its own.
+    pub path: PathBuf,
+    /// An O_PATH handle on the checked file.
     handle: OwnedFd,
     /// If the log is a FIFO: both ends of it.
     pub held: Option<HeldFifo>,
@@ -81,7 +76,7 @@ impl Outputs {
 
     /// Handles on both files.
     pub fn handles(&self) -> [BorrowedFd<'_>; 2] {
-        [self.stdout.handle.as_fd(), self.stderr.handle.as_fd()]
+        [self.stdout.handle(), self.stderr.handle()]
     }
 
     /// Closes the FIFOs. Returns the number of bytes in each FIFO that has no reader, as [`LogWriters::close`] does.
@@ -139,37 +134,29 @@ impl LogStream {
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open_checked = || -> io::Result<Self> {
-            let mut handle = openat(CWD, path, flags, Mode::empty())?;
+            let handle = openat(CWD, path, flags, Mode::empty())?;
             let stat = fstat(&handle)?;
             let held = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Fifo => {
-                    handle = in_own_mount(handle);
                     let both = open_handle(&handle, OFlags::RDWR | OFlags::NONBLOCK)?;
                     Some(HeldFifo { fifo: Fifo::of(&handle, path)?, both, writer: None })
                 }
                 FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => None,
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a FIFO nor /dev/null")),
             };
-            Ok(Self { handle, held })
+            Ok(Self { path: path.to_owned(), handle, held })
         };
         open_checked().map_err(|error| failed(error.to_string()))
     }
 
-    /// Opens the log once more, for reading and writing.
-    pub fn reopen(&self, flags: OFlags) -> io::Result<OwnedFd> {
-        open_handle(&self.handle, OFlags::RDWR | flags)
+    /// An `O_PATH` handle on the file.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 }
 
-/// A handle on the same file in a mount of its own. Where the kernel refuses that, the handle itself: then only the
-/// look in `/proc` differs.
-fn in_own_mount(handle: OwnedFd) -> OwnedFd {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(&handle, "", flags).unwrap_or(handle)
-}
-
 /// Opens the file that a handle refers to.
-fn open_handle(handle: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
+pub(crate) fn open_handle(handle: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
     Ok(open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -199,7 +186,8 @@ mod tests {
         if writers_first {
             outputs.hold_writers().expect("opened");
         }
-        let mut task = fs::File::from(outputs.stdout.reopen(OFlags::empty()).expect("as the container opens it"));
+        let mut task =
+            fs::File::from(open_handle(outputs.stdout.handle(), OFlags::RDWR).expect("as the container opens it"));
         task.write_all(b"unread").expect("written");
         drop(task);
         let held =

@@ -14,7 +14,10 @@ use rustix::{
 };
 
 use super::drain::{LogDrain, wait};
-use crate::{logs::LogStream, process::ProcessRef};
+use crate::{
+    logs::{LogStream, open_handle},
+    process::ProcessRef,
+};
 
 /// The master side of a container's terminal.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ impl Terminal {
         let log = match &log.held {
             Some(held) => held.both.as_fd(),
             None => {
-                null = log.reopen(OFlags::NONBLOCK)?;
+                null = open_handle(log.handle(), OFlags::RDWR | OFlags::NONBLOCK)?;
                 null.as_fd()
             }
         };

@@ -107,6 +107,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
         set_child_subreaper(Some(getpid())).context(|| "becoming the subreaper".to_owned())?;
     }
     let (report, report_writer) = pipe()?;
+    let report_writer = closed_first(report_writer)?;
     let (created, created_writer) = pipe()?;
     failpoint::at("monitor-before-creator");
     let monitor = getpid();
@@ -172,6 +173,13 @@ fn record_self(task: &TaskDir) -> Result<(), StartError> {
 /// Standard input is the locked directory: closing it releases the lock.
 fn release_task_lock() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stdin(&File::open("/dev/null")?)?)
+}
+
+/// Moves the pipe by which the command tells that it was executed to a high number. The kernel ends the open files of a
+/// process that executes a program in the reverse order of their numbers, and the end of detached mounts takes time.
+fn closed_first(pipe: OwnedFd) -> Result<OwnedFd, RuntimeError> {
+    // The last one of a table of files that has not grown.
+    fcntl_dupfd_cloexec(pipe, 63).context(|| "moving a pipe".to_owned())
 }
 
 fn pipe() -> Result<(File, OwnedFd), RuntimeError> {

@@ -65,6 +65,18 @@ pub(crate) struct PreparedBinds {
     pub dev: Option<OwnedFd>,
     /// The sources that get an SELinux label: the index in the plan's mounts, and the file or directory.
     pub labelled: Vec<(usize, OwnedFd)>,
+    /// The attached clone of the directory of confined sources, if there is one.
+    confined: Option<OwnedFd>,
+}
+
+impl PreparedBinds {
+    /// An `O_PATH` handle on a file in the clone of the directory of confined sources, by its path on the host. `None`
+    /// if there is no such file, or if a link leads there.
+    pub fn open_confined(&self, plan: &ContainerPlan, path: &Path) -> Option<OwnedFd> {
+        let (directory, confined) = self.confined.as_ref().zip(plan.confined.as_ref())?;
+        let below = path.strip_prefix(&confined.directory).ok()?;
+        open_below(directory, below, OFlags::PATH, ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS).ok()
+    }
 }
 
 impl BindSources {
@@ -101,6 +113,12 @@ impl BindSources {
         let confined = directory
             .map(|(directory, confined)| clone_source(Some(directory), &confined.directory, Propagation::Private));
         Ok(Self { clones, peers, confined: confined.transpose()?, labelled })
+    }
+
+    /// Whether the clone of the directory of confined sources has this path of the host.
+    pub fn confines(&self, plan: &ContainerPlan, path: &Path) -> bool {
+        let directory = plan.confined.as_ref().filter(|_| self.confined.is_some());
+        directory.is_some_and(|confined| path.starts_with(&confined.directory))
     }
 
     /// Takes the clones of the binds that are not private, each with the bind's place in the container.
@@ -141,7 +159,8 @@ impl BindSources {
         let over_dev = host_dev_mount(plan).filter(|index| matches!(plan.mounts[*index].kind, MountKind::Bind { .. }));
         let dev = over_dev.map(|index| take_dev(plan, index, &mut clones)).transpose()?;
         let prepared = clones.into_iter().map(|(index, tree)| attach(plan, index, &tree, directory, map));
-        Ok(PreparedBinds { sources: PreparedSources(prepared.collect::<Result<_, _>>()?), dev, labelled })
+        let sources = PreparedSources(prepared.collect::<Result<_, _>>()?);
+        Ok(PreparedBinds { sources, dev, labelled, confined })
     }
 }
 

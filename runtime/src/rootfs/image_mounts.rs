@@ -14,13 +14,12 @@ use std::{
 use rustix::{
     fs::{FileType, OFlags, fstat},
     io::Errno,
-    mount::{OpenTreeFlags, open_tree},
 };
 
 use super::{
     copy::copy_layers,
     layers::Layers,
-    mount_tree::{attach_tree, mount_unrestricted},
+    mount_tree::{attach_tree, clone_open, mount_unrestricted},
     overlay::Overlay,
     relabel::relabel,
     root::Root,
@@ -124,8 +123,7 @@ fn part_of(image: &Path, sub_path: &Path, place: PathBuf) -> io::Result<PathBuf>
         FileType::Directory | FileType::RegularFile => {}
         kind => return Err(io::Error::other(format!("it is a {kind:?}, neither a directory nor a regular file"))),
     }
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    attach_tree(&open_tree(&part, "", flags)?, &place)?;
+    attach_tree(&clone_open(&part)?, &place)?;
     Ok(place)
 }
 

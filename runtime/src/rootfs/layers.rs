@@ -27,7 +27,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use super::mount_tree::{attach_private, clone_detached, clone_one, map_tree};
+use super::mount_tree::{attach_private, clone_one, clone_open, map_tree};
 use crate::{
     address::{HeldFile, LayerMounts},
     error::{Context, RuntimeError},
@@ -210,7 +210,7 @@ fn mounted_layer(
     }
     let held = held.and_then(|(pid, file)| mount_at(pid, file));
     // A kernel that does not copy detached mounts needs a new mount, with a page cache of its own.
-    let usable = if own { held.and_then(|held| clone_detached(&held).ok()) } else { held };
+    let usable = if own { held.and_then(|held| clone_open(&held).ok()) } else { held };
     usable.map_or_else(|| mount_image(layer, label), Ok).map(Some)
 }
 

@@ -62,6 +62,7 @@ pub(crate) use id_map_probe::user_namespace_problem;
 pub(crate) use image_mounts::ImageMounts;
 pub(crate) use layers::{Layers, MountedImages};
 pub(crate) use mount_points::{make_mount_points, with_mount_points};
+pub(crate) use mount_tree::clone_open;
 pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
 pub(crate) use relabel::{relabel, relabel_file, relabel_most, relabel_open};

@@ -28,10 +28,11 @@ pub(super) fn clone_one(path: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
 }
 
-/// Copies a detached mount. Linux before 6.15 refuses that with EINVAL.
-pub(super) fn clone_detached(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+/// Copies the mount at an open file without the mounts below it. Linux before 6.15 refuses that for a detached mount,
+/// with EINVAL.
+pub(crate) fn clone_open(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(mount, "", flags)
+    open_tree(file, "", flags)
 }
 
 /// Maps the ids of a detached tree, if the container has a mapping. `source` names the tree. Only what cannot be mapped

@@ -1,8 +1,8 @@
 //! The mounts of a task: Nomad's directories, volumes, the image's own files.
 
-use std::fs;
+use std::{fs, os::unix::net::UnixDatagram};
 
-use fixtures::{busybox::Images, must::Must, wait::seconds};
+use fixtures::{busybox::Images, must::Must, program, wait::seconds};
 use kit::node::Node;
 use serde_json::json;
 
@@ -321,17 +321,29 @@ async fn volumes_of_the_image_live_as_long_as_their_task() {
 #[tokio::test]
 async fn the_standard_streams_show_no_path() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let socket = node.root().join("syslog");
+    let _server = UnixDatagram::bind(&socket).must("a socket");
+    let allowed = json!({ "allow_log_paths": [socket], "allow_runtimes": ["runc"], "runtime": { "runc": {} },
+        "allowed_modes": { "userns": ["host"] } });
+    let mut plugin = node.launch_with(allowed).await;
     let images = Images::start().await;
     let script = "test -p /proc/self/fd/1 && readlink /proc/self/fd/1 && readlink /proc/self/fd/2 && \
                   echo again > /dev/stdout && echo more >> /proc/self/fd/1 && echo err > /dev/stderr && \
                   chmod 666 /dev/stdout && echo done";
-    for user in ["0", "1000"] {
-        let task = node.task(&images.busybox()).user(user).sh(script).build(&mut plugin).await;
+    // With a log driver, the FIFOs are ours.
+    let logging =
+        json!({ "type": "syslog", "config": { "syslog-address": format!("unixgram://{}", socket.display()) } });
+    let mut options = vec![("init", json!(false)), ("userns_mode", json!("host")), ("logging", logging)];
+    if program::find("runc").is_some() {
+        options.push(("runtime", json!("runc")));
+    }
+    for (user, (name, value)) in options.iter().flat_map(|option| [("0", option), ("1000", option)]) {
+        let task = node.task(&images.busybox()).user(user).sh(script).option(name, value.clone());
+        let task = task.resources(100, 128, 0).build(&mut plugin).await;
         plugin.started(&task).await;
         assert_eq!(plugin.wait(task.id()).await.code, 0, "{}", task.stderr().so_far());
         plugin.destroy(task.id(), true).await.must("DestroyTask");
-        assert_eq!(task.stdout().all(seconds(5)).await, "/\n/\nagain\nmore\ndone\n");
+        assert_eq!(task.stdout().all(seconds(5)).await, "/\n/\nagain\nmore\ndone\n", "{name} {user}");
     }
     node.finish(plugin).await;
 }

@@ -1,6 +1,6 @@
 //! Phases 1 and 2: taking hold of the host's parts, and leaving the host's mount namespace.
 
-use super::{job::Job, mounted_volumes::VolumeLocks};
+use super::{job::Job, mounted_volumes::VolumeLocks, streams::LogMounts};
 use crate::{
     error::{Context, StartError},
     id_map::IdMap,
@@ -20,6 +20,7 @@ pub(super) struct HostHandles {
     sized: Option<SizedLayer>,
     map: Option<IdMap>,
     volume_locks: VolumeLocks,
+    logs: LogMounts,
     build_mounts: BuildMounts,
 }
 
@@ -32,12 +33,14 @@ pub(super) struct Detached {
     pub sized: Option<SizedLayer>,
     pub map: Option<IdMap>,
     pub volume_locks: VolumeLocks,
+    pub logs: LogMounts,
 }
 
 impl HostHandles {
     /// Opens the handles. The caller is in the host's mount namespace.
     pub fn open(job: &Job<'_>, plan: &ContainerPlan) -> Result<Self, StartError> {
         let bind_sources = BindSources::open(plan)?;
+        let logs = LogMounts::open(job, plan, &bind_sources);
         let network = HeldNetwork::open(&plan.namespaces.network)?;
         let map = plan.id_range().map(IdMap::new).transpose()?;
         // A copied root is mapped itself.
@@ -53,15 +56,15 @@ impl HostHandles {
         let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
         let make = |size| SizedLayer::make(&writable, job.task.state_dir(), size, map.is_some());
         let sized = size.map(make).transpose()?;
-        Ok(Self { bind_sources, network, layers, images, sized, map, volume_locks, build_mounts })
+        Ok(Self { bind_sources, network, layers, images, sized, map, volume_locks, logs, build_mounts })
     }
 
     /// Leaves the host's mount namespace for a copy of the plugin's empty one, and mounts there what building needs.
     pub fn leave_host(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<Detached, StartError> {
-        let Self { bind_sources, network, layers, images, sized, map, volume_locks, build_mounts } = self;
+        let Self { bind_sources, network, layers, images, sized, map, volume_locks, logs, build_mounts } = self;
         if plan.runtime.is_some() {
             build_mounts.enter_copy_of_host()?;
-            return Ok(Detached { bind_sources, network, layers, images, sized, map, volume_locks });
+            return Ok(Detached { bind_sources, network, layers, images, sized, map, volume_locks, logs });
         }
         let empty = EmptyNamespace::open(&job.args.empty_mounts);
         build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
@@ -69,6 +72,6 @@ impl HostHandles {
             layers.attach(&place)?;
             images.attach(&place)?;
         }
-        Ok(Detached { bind_sources, network, layers, images, sized, map, volume_locks })
+        Ok(Detached { bind_sources, network, layers, images, sized, map, volume_locks, logs })
     }
 }

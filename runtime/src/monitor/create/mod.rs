@@ -35,6 +35,7 @@ mod paths;
 mod place;
 mod root;
 mod spec;
+mod streams;
 mod volumes;
 
 use std::{fs::File, os::fd::OwnedFd, thread};

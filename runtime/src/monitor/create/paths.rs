@@ -9,7 +9,7 @@ use std::{
 
 use host::durable::private_file;
 
-use super::{job::Job, place::check_place, root::RootMounted, volumes::make_volumes};
+use super::{job::Job, place::check_place, root::RootMounted, streams::LogMounts, volumes::make_volumes};
 use crate::{
     error::{Context, StartError, StartErrorKind},
     id_map::IdMap,
@@ -36,15 +36,18 @@ pub(super) struct PathsPrepared {
     /// The user's uid and gid on the node.
     pub ids_on_node: [u32; 2],
     pub map: Option<IdMap>,
+    pub logs: LogMounts,
 }
 
 impl RootMounted {
     /// Makes everything that must exist in the root, with the user of the image.
     pub fn prepare_paths(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<PathsPrepared, StartError> {
-        let RootMounted { root, mut bind_sources, network, mut layers, images, map, volume_locks } = self;
+        let RootMounted { root, mut bind_sources, network, mut layers, images, map, volume_locks, logs } = self;
         failpoint::at("creator-before-paths");
         let peers = bind_sources.take_peers(plan);
-        let PreparedBinds { sources, dev, labelled } = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
+        let binds = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
+        let logs = logs.find(job, plan, &binds);
+        let PreparedBinds { sources, dev, labelled, .. } = binds;
         let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
         let images = images.prepare(plan, &job.mounts(plan), &writable, map.as_ref(), &mut layers)?;
         let sources = sources.with(&images);
@@ -59,7 +62,7 @@ impl RootMounted {
         }
         label_files(job, plan, &labelled, &volumes)?;
         job.outputs.give_to(uid, gid).context(|| "giving the log FIFOs to the user".to_owned())?;
-        Ok(PathsPrepared { root, network, layers, dev, peers, sources, volumes, user, ids_on_node, map })
+        Ok(PathsPrepared { root, network, layers, dev, peers, sources, volumes, user, ids_on_node, map, logs })
     }
 }
 

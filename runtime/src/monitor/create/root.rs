@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{handles::Detached, job::Job, mounted_volumes::VolumeLocks};
+use super::{handles::Detached, job::Job, mounted_volumes::VolumeLocks, streams::LogMounts};
 use crate::{
     error::{Context, StartError},
     id_map::IdMap,
@@ -21,18 +21,19 @@ pub(super) struct RootMounted {
     pub images: ImageMounts,
     pub map: Option<IdMap>,
     pub volume_locks: VolumeLocks,
+    pub logs: LogMounts,
 }
 
 impl Detached {
     /// Mounts the root file system, and makes and fills the named volumes.
     pub fn mount_root(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<RootMounted, StartError> {
         failpoint::at("creator-before-root");
-        let Self { bind_sources, network, mut layers, images, sized, map, volume_locks } = self;
+        let Self { bind_sources, network, mut layers, images, sized, map, volume_locks, logs } = self;
         let root = make_root(job, plan, &mut layers, sized, map.as_ref())?;
         for volume in plan.volumes.iter().filter(|volume| !volume.mounted) {
             create_volume(volume, &root, map.as_ref())?;
         }
-        Ok(RootMounted { root, bind_sources, network, layers, images, map, volume_locks })
+        Ok(RootMounted { root, bind_sources, network, layers, images, map, volume_locks, logs })
     }
 }
 

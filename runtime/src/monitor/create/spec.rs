@@ -1,7 +1,6 @@
 //! Phase 6: the spec, and the command's restrictions.
 
 use std::{
-    fs::File,
     io::{self, Write},
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -9,10 +8,6 @@ use std::{
 
 use host::durable::private_file;
 use oci_spec::runtime::Spec;
-use rustix::{
-    fs::{Gid, Mode, OFlags, Uid, fchown, open},
-    pipe::{PipeFlags, pipe_with},
-};
 
 use super::{
     cgroups::{CgroupsRecorded, visible_cgroups},
@@ -23,7 +18,6 @@ use crate::{
     command::{ConfinedCommand, confined_command, held_capabilities, kernel_version},
     error::{Context, StartError, StartErrorKind},
     installed::{Dialect, for_installed},
-    logs::Outputs,
     plan::{ContainerPlan, Device, IdRange, InstalledRuntime, Network, NodeKind, SelinuxLabels},
     rootfs::{device_nodes, make_binds},
     spec::{self, HostDevice, PreparedSources, SpecInputs, described_device, host_devices},
@@ -76,8 +70,8 @@ impl CgroupsRecorded {
             Some(runtime) => (write_installed_bundle(job.task, plan, &inputs, &sources, runtime)?, Vec::new()),
             None => self.write_engine_spec(job, plan, &inputs, &sources)?,
         };
-        let stdio = stdio(job.outputs, plan.open_stdin.then_some(self.paths.ids_on_node))
-            .context(|| "opening the container's standard streams".to_owned())?;
+        let stdio = self.paths.logs.stdio(job, plan.open_stdin.then_some(self.paths.ids_on_node));
+        let stdio = stdio.context(|| "opening the container's standard streams".to_owned())?;
         let command = confined_command(plan, user, held, filter, job.report.as_raw_fd())?;
         let device_rules = device_rules(plan, &devices);
         Ok(SpecWritten { recorded: self, spec, visible_cgroups, device_rules, stdio, command, nodes })
@@ -207,23 +201,4 @@ fn device_rule(device: &HostDevice) -> Option<DeviceRule> {
         minor: Some(device.minor),
         access: Access::from_letters(device.access()?),
     })
-}
-
-/// The standard streams. The input is open if the ids of the command's user on the node are given.
-fn stdio(outputs: &Outputs, open_stdin_for: Option<[u32; 2]>) -> io::Result<[OwnedFd; 3]> {
-    let stdin = match open_stdin_for {
-        Some(owner) => endless_input(owner)?,
-        None => File::open("/dev/null")?.into(),
-    };
-    Ok([stdin, outputs.stdout.reopen(OFlags::empty())?, outputs.stderr.reopen(OFlags::empty())?])
-}
-
-/// A pipe whose descriptor is both ends: a reader waits, and never sees the end of the input. No other process has to
-/// hold the pipe open. The user is the owner, so that its processes can open `/dev/stdin` again.
-fn endless_input([uid, gid]: [u32; 2]) -> io::Result<OwnedFd> {
-    let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
-    let both = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    fchown(&both, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-    Ok(both)
 }
