@@ -1,7 +1,7 @@
 //! The container's standard streams.
 //!
-//! A log FIFO is opened through a mount of its own that is attached nowhere. So its path in `/proc/<pid>/fd` is `/`, and
-//! a container sees no path of the host.
+//! A log FIFO is opened through a mount of its own that is attached nowhere. So its path in `/proc/<pid>/fd` is `/`,
+//! and a container sees no path of the host.
 //!
 //! When the kernel copies a mount, it looks at all mounts below it, and the node's root file system has many. So a FIFO
 //! in the directory of confined sources gets a copy of that directory's copy, which has few.
@@ -34,7 +34,7 @@ pub(super) struct LogMounts {
 }
 
 impl LogMounts {
-    /// Copies the mounts of the FIFOs to which no confined source leads. The caller is in the host's mount namespace.
+    /// Copies the mounts of the FIFOs outside the directory of confined sources. The caller is in the host's namespace.
     pub fn open(job: &Job<'_>, plan: &ContainerPlan, sources: &BindSources) -> Self {
         let mount = |stream| {
             let (fifo, path) = fifo(job, stream)?;
