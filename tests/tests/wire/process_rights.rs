@@ -132,10 +132,12 @@ async fn a_monitor_can_do_little_and_still_records_the_end() {
         let intruder = Intruder::enter(monitor).await;
         let held = descriptors(monitor);
         let log = node.state_dir().join("tasks");
+        let fifos = ["stdout", "stderr"].map(|stream| task.alloc.dir.join(format!("alloc/logs/.main.{stream}.fifo")));
         let known = |target: &String| {
             let ours = target.starts_with(&*log.to_string_lossy()) && target.ends_with("/monitor.log");
-            ours || ["/", "/dev/null", "/dev/pts/ptmx", "/dev/ptmx", "anon_inode:[pidfd]", "pidfd"]
-                .contains(&target.as_str())
+            let is_log = fifos.iter().any(|fifo| fifo.as_os_str() == target.as_str());
+            ours || is_log
+                || ["/dev/null", "/dev/pts/ptmx", "/dev/ptmx", "anon_inode:[pidfd]", "pidfd"].contains(&target.as_str())
                 || target.starts_with("/dev/pts/")
         };
         let unknown: Vec<&String> = held.iter().filter(|target| !known(target)).collect();
