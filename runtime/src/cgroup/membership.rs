@@ -78,13 +78,10 @@ impl PreparedCgroups {
                 setting.write()?;
             }
         }
-        let everything = ("devices.deny", "a".to_owned());
-        let standard = standard_rules().map(|rule| ("devices.allow", allow_line(&rule)));
-        for (file, line) in [everything].into_iter().chain(standard) {
+        for (file, line) in standard_device_settings() {
             open_setting(cgroups, &directories, "devices", file, line)?.write()?;
         }
-        let tasks: io::Result<_> = directories.iter().map(|directory| open(&directory.join("tasks"))).collect();
-        let tasks = tasks.context(|| "opening the container's control groups".to_owned())?;
+        let tasks = open_tasks(&directories).context(|| "opening the container's control groups".to_owned())?;
         Ok(Self { directories, tasks, guard })
     }
 
@@ -93,9 +90,8 @@ impl PreparedCgroups {
     pub fn enter(self, cgroups: &Cgroups, rules: Option<&[DeviceRule]>) -> Result<MembershipGuard, RuntimeError> {
         let Self { directories, tasks, guard } = self;
         if cgroups.version == Version::V1 {
-            let lines = rules.map_or_else(|| vec!["a".to_owned()], |rules| rules.iter().map(allow_line).collect());
-            for line in lines {
-                open_setting(cgroups, &directories, "devices", "devices.allow", line)?.write()?;
+            for (file, line) in device_settings(rules) {
+                open_setting(cgroups, &directories, "devices", file, line)?.write()?;
             }
             join_by(&tasks).context(|| "joining the container's control groups".to_owned())?;
         }
@@ -158,7 +154,12 @@ fn open_setting(
 
 fn open_own_cgroups() -> io::Result<Vec<File>> {
     let own = std::process::id() as i32;
-    cgroups_of_process(own)?.iter().map(|cgroup| open(&cgroup.join("tasks"))).collect()
+    open_tasks(&cgroups_of_process(own)?)
+}
+
+/// Opens the files through which a process joins cgroups.
+fn open_tasks(directories: &[PathBuf]) -> io::Result<Vec<File>> {
+    directories.iter().map(|directory| open(&directory.join("tasks"))).collect()
 }
 
 /// Moves this process, which must have one thread, to the cgroups of these open files. Zero means the writing thread.
@@ -197,6 +198,18 @@ fn settings(limits: &Resources, accounts_swap: bool) -> Vec<(&'static str, &'sta
     list
 }
 
+/// The files of the devices of every container and the lines for them, in their order.
+fn standard_device_settings() -> Vec<(&'static str, String)> {
+    let allowed = standard_rules().map(|rule| ("devices.allow", allow_line(&rule)));
+    [("devices.deny", "a".to_owned())].into_iter().chain(allowed).collect()
+}
+
+/// The same for the devices that a container has beside them. Without rules all devices are allowed.
+fn device_settings(rules: Option<&[DeviceRule]>) -> Vec<(&'static str, String)> {
+    let lines = rules.map_or_else(|| vec!["a".to_owned()], |rules| rules.iter().map(allow_line).collect());
+    lines.into_iter().map(|line| ("devices.allow", line)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,5 +228,13 @@ mod tests {
         let rest = ["memory.swappiness 0", "cpu.cfs_quota_us -1", "cpuset.cpus 0-1"];
         assert_eq!(files(&limits, false), [&[memory], &rest[..]].concat());
         assert_eq!(files(&limits, true), [&[memory, "memory.memsw.limit_in_bytes 4096"], &rest[..]].concat());
+    }
+
+    #[test]
+    fn all_devices_are_denied_before_some_are_allowed() {
+        let list = [standard_device_settings(), device_settings(Some(&[]))].concat();
+        assert_eq!(list[0], ("devices.deny", "a".to_owned()));
+        assert!(list.len() > 5 && list[1..].iter().all(|(file, _)| *file == "devices.allow"));
+        assert_eq!(device_settings(None), [("devices.allow", "a".to_owned())]);
     }
 }

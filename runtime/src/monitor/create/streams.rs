@@ -9,18 +9,17 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    path::Path,
+    os::fd::{AsFd, OwnedFd},
 };
 
 use rustix::{
-    fs::{Gid, Mode, OFlags, Uid, fchown, fstat, open},
+    fs::{Gid, OFlags, Uid, fchown},
     pipe::{PipeFlags, pipe_with},
 };
 
 use super::job::Job;
 use crate::{
-    logs::{OutputStream, open_handle},
+    logs::{Fifo, OutputStream, open_handle},
     plan::ContainerPlan,
     rootfs::{BindSources, PreparedBinds, clone_open},
 };
@@ -37,8 +36,9 @@ impl LogMounts {
     /// Copies the mounts of the FIFOs outside the directory of confined sources. The caller is in the host's namespace.
     pub fn open(job: &Job<'_>, plan: &ContainerPlan, sources: &BindSources) -> Self {
         let mount = |stream| {
-            let (fifo, path) = fifo(job, stream)?;
-            if sources.confines(plan, path) { None } else { clone_open(fifo).ok() }
+            let log = job.outputs.log(stream);
+            let elsewhere = log.held.is_some() && !sources.confines(plan, &log.path);
+            elsewhere.then(|| clone_open(log.handle()).ok()).flatten()
         };
         Self { stdout: mount(OutputStream::Stdout), stderr: mount(OutputStream::Stderr) }
     }
@@ -46,10 +46,11 @@ impl LogMounts {
     /// Copies the mounts of the other FIFOs.
     pub fn find(self, job: &Job<'_>, plan: &ContainerPlan, binds: &PreparedBinds) -> Self {
         let mount = |stream| {
-            let (fifo, path) = fifo(job, stream)?;
-            let found = binds.open_confined(plan, path)?;
-            let is_same = is_same_file(fifo, found.as_fd()).unwrap_or(false);
-            is_same.then(|| clone_open(found.as_fd()).ok()).flatten()
+            let log = job.outputs.log(stream);
+            let held = log.held.as_ref()?;
+            let found = binds.open_confined(plan, &log.path)?;
+            let is_same = Fifo::of(&found, &log.path).is_ok_and(|found| found.id == held.fifo.id);
+            is_same.then(|| clone_open(&found).ok()).flatten()
         };
         Self {
             stdout: self.stdout.or_else(|| mount(OutputStream::Stdout)),
@@ -71,23 +72,11 @@ impl LogMounts {
     }
 }
 
-/// The monitor's handle on the log, and its path, if the log is a FIFO.
-fn fifo<'a>(job: &'a Job<'_>, stream: OutputStream) -> Option<(BorrowedFd<'a>, &'a Path)> {
-    let log = job.outputs.log(stream);
-    log.held.is_some().then(|| (log.handle(), log.path.as_path()))
-}
-
-fn is_same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
-    let (one, other) = (fstat(one)?, fstat(other)?);
-    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
-}
-
-/// A pipe whose descriptor is both ends: a reader waits, and never sees the end of the input. No other process has to
-/// hold the pipe open. The user is the owner, so that its processes can open `/dev/stdin` again.
+/// Makes a pipe and opens both of its ends with one descriptor, so that a reader waits and never sees the end of the
+/// input. The user is the owner, so that its processes can open `/dev/stdin` again.
 fn endless_input([uid, gid]: [u32; 2]) -> io::Result<OwnedFd> {
     let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
-    let both = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let both = open_handle(&reader, OFlags::RDWR)?;
     fchown(&both, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     Ok(both)
 }
